@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libfabricmgr: the client's view of a node's KV pool.
+ *
+ * A program attaches to the daemon (or to a pool embedded in its own process), computes keys from
+ * tokens, maps sealed blocks under leases and reads them in place, and stages new blocks, fills them
+ * in place and seals them. No block's bytes ever pass through a socket.
+ *
+ * Errors: functions return 0 (or a count, where said) or a negative enum fm_err; fm_error_detail()
+ * then holds a sentence that names the thing, the cause and the remedy (per thread, until that
+ * thread's next failing call). Threads: every function may be called from any thread, also on one
+ * and the same pool handle, unless said otherwise. Fork: a child must not use a handle it inherited
+ * (calls return FM_ERR_FORKED).
+ */
+#ifndef FABRICMGR_H
+#define FABRICMGR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FM_API __attribute__((visibility("default")))
+
+/* ---- errors ------------------------------------------------------------------------------- */
+
+enum fm_err {
+	FM_OK = 0,
+	FM_ERR_INVALID = -1,	   /* an argument or input is malformed */
+	FM_ERR_NOT_FOUND = -2,	   /* no such block, file, region */
+	FM_ERR_EXISTS = -3,	   /* a block of that key is already sealed */
+	FM_ERR_NO_MEMORY = -4,	   /* the process or the machine is out of memory */
+	FM_ERR_POOL_FULL = -5,	   /* every block is leased or staged: nothing may be evicted */
+	FM_ERR_LIMIT = -6,	   /* a documented limit would be exceeded */
+	FM_ERR_DEADLINE = -7,	   /* the deadline passed first */
+	FM_ERR_DISCONNECTED = -8,  /* the daemon (or peer) is gone; reattach */
+	FM_ERR_PERMISSION = -9,	   /* the peer's credentials do not allow it */
+	FM_ERR_VERSION = -10,	   /* the other side speaks another version */
+	FM_ERR_CORRUPT = -11,	   /* a checksum or a structure is wrong */
+	FM_ERR_UNSUPPORTED = -12,  /* this build, machine or file cannot do it */
+	FM_ERR_IO = -13,	   /* a system call failed; the detail has errno's text */
+	FM_ERR_FORKED = -14,	   /* the handle belongs to the parent process */
+	FM_ERR_CANCELLED = -15,	   /* the caller cancelled it */
+	FM_ERR_BUSY = -16,	   /* in use; try again later */
+};
+
+FM_API const char *fm_error_name(int err);   /* "FM_ERR_POOL_FULL"; never NULL */
+FM_API const char *fm_error_text(int err);   /* a short sentence; never NULL */
+FM_API const char *fm_error_detail(void);    /* "" when this thread has not failed yet */
+/* Sets the calling thread's detail and returns @err: `return fm_fail(FM_ERR_IO, "…", …);` */
+FM_API int fm_fail(int err, const char *format, ...) __attribute__((format(printf, 2, 3)));
+FM_API const char *fm_version(void);
+
+/* ---- log ---------------------------------------------------------------------------------- */
+
+enum fm_log_level { FM_LOG_ERROR = 3, FM_LOG_WARNING = 4, FM_LOG_INFO = 6, FM_LOG_DEBUG = 7 };
+
+/* Lines to standard error: "<program>: <message>"; level from FABRICMGR_LOG=error|warning|info|debug
+ * (default info) or fm_log_set_level(). Never log prompts, keys of tenants or secrets. */
+FM_API void fm_log(enum fm_log_level level, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+FM_API void fm_log_set_level(enum fm_log_level level);
+FM_API void fm_log_set_program(const char *name);
+
+/* ---- names of what is cached -------------------------------------------------------------- */
+
+struct fm_digest {
+	uint8_t bytes[32]; /* SHA-256 */
+};
+
+struct fm_key {
+	uint8_t bytes[16]; /* first half of a chained digest */
+};
+
+enum fm_element {
+	FM_ELEMENT_F32 = 1,
+	FM_ELEMENT_F16 = 2,
+	FM_ELEMENT_BF16 = 3,
+	FM_ELEMENT_FP8_E4M3 = 4,
+	FM_ELEMENT_INT8 = 5,
+	FM_ELEMENT_NVFP4 = 6,
+};
+
+/* What a KV block holds, in the order [layer][k|v][head][token][dim]. */
+struct fm_layout {
+	uint32_t layers;
+	uint32_t kv_heads;
+	uint32_t head_dim;
+	uint32_t tokens_per_block;
+	uint32_t element; /* enum fm_element */
+	uint32_t flags;	  /* 0 */
+};
+
+struct fm_namespace {
+	struct fm_digest weights;    /* SHA-256 of the weights */
+	struct fm_layout layout;
+	const char *numerics_id;     /* arithmetic that produced the blocks */
+	const char *position_encoding; /* e.g. "rope/theta=100000/dims=64/norm" */
+	const char *quantisation;    /* "" when the element type says it all */
+	const char *adapter;	     /* "" without LoRA */
+	const char *tenant_salt;     /* "" or NULL: none */
+};
+
+/* The canonical digest of a namespace (encoding in Documentation/abi.md). */
+FM_API int fm_namespace_digest(const struct fm_namespace *ns, struct fm_digest *out);
+
+/* Bytes of one block of @layout, before rounding. 0 when the layout is invalid. */
+FM_API size_t fm_layout_block_bytes(const struct fm_layout *layout);
+
+/*
+ * Keys of the full blocks of a token sequence: D[i] = SHA-256(D[i-1] || tokens as little-endian u32
+ * || extras), K[i] = D[i][0..15], D[-1] = @parent (the namespace, or the digest of the block before).
+ * @extras: length-prefixed typed extras, already encoded; NULL and 0 for none. Writes @n_blocks keys,
+ * and the last digest to @last when it is not NULL. @tokens holds n_blocks * tokens_per_block ids.
+ */
+FM_API int fm_chain_keys(const struct fm_digest *parent, const uint32_t *tokens, size_t n_blocks,
+			 uint32_t tokens_per_block, const void *extras, size_t extras_len,
+			 struct fm_key *keys, struct fm_digest *last);
+
+/* The key of a foreign client's opaque key in its namespace. */
+FM_API int fm_opaque_key(const struct fm_digest *ns, const void *key, size_t len,
+			 struct fm_key *out);
+
+/* ---- attaching ---------------------------------------------------------------------------- */
+
+struct fm_pool; /* one attachment */
+
+struct fm_attach_options {
+	uint32_t size;		/* sizeof(struct fm_attach_options) */
+	uint32_t flags;		/* FM_ATTACH_… */
+	const char *socket;	/* NULL: $FABRICMGR_SOCKET, else /run/fabricmgr/pool.sock */
+	int fd;			/* a connected socket from fm_server_connect(), or -1 */
+	uint32_t leases;	/* size of the lease table; 0: 4096 */
+	const char *name;	/* what the daemon shows for this client; NULL: the program's name */
+	uint64_t deadline_ns;	/* how long to wait for the daemon, relative; 0: 5 s */
+};
+
+#define FM_ATTACH_READ_ONLY (1u << 0) /* never stages; arenas are mapped read-only */
+#define FM_ATTACH_DEVICES (1u << 1)   /* may register arena memory with devices: staging of a dead
+					 client waits in quarantine */
+
+FM_API int fm_pool_attach(const struct fm_attach_options *options, struct fm_pool **out);
+/* Releases every lease, discards every staged block, unmaps. No block of this pool may be used
+ * afterwards. The caller makes sure that no other thread is inside a call. */
+FM_API void fm_pool_detach(struct fm_pool *pool);
+/* False once the daemon is gone: mapped memory stays readable, but reattach for new blocks. */
+FM_API bool fm_pool_is_connected(const struct fm_pool *pool);
+
+struct fm_pool_info {
+	uint32_t size;		 /* sizeof, set by the caller */
+	uint32_t protocol;
+	uint64_t total_bytes;	 /* what the pool may hold */
+	uint64_t used_bytes;	 /* in staged and sealed blocks, rounded as allocated */
+	uint64_t blocks_sealed, blocks_staging, blocks_quarantine;
+	uint64_t entries_max;	 /* size of the index */
+	uint64_t evictions, seals, stages, discards, duplicates;
+	uint32_t clients;
+	uint32_t daemon_pid;
+	uint64_t incarnation;	 /* changes with each start of the daemon */
+	char rung[32];		 /* "hugetlb memfd" or "memfd" */
+	char rung_reason[160];	 /* why not the rung above */
+	char policy[32];	 /* "lru" */
+};
+
+FM_API int fm_pool_info(struct fm_pool *pool, struct fm_pool_info *out);
+
+/* ---- reading ------------------------------------------------------------------------------ */
+
+struct fm_block {
+	void *data;	 /* first byte; read-only memory unless this client staged it */
+	uint64_t length; /* bytes asked for when it was staged */
+	uint32_t entry;	 /* index entry; opaque */
+	uint32_t generation;
+	uint32_t lease;	 /* lease-table slot; opaque. UINT32_MAX while staging */
+	uint32_t origin; /* client number of the writer: equal to fm_pool_client_id() if ours */
+};
+
+/* This attachment's number, unique over the daemon's life. */
+FM_API uint32_t fm_pool_client_id(const struct fm_pool *pool);
+
+/* How many leading keys of the chain are present (0..n). Takes no lease, changes no eviction order,
+ * makes no system call. */
+FM_API int64_t fm_pool_match(struct fm_pool *pool, const struct fm_key *keys, size_t n);
+
+/* Leases the leading blocks of the chain that are present; returns how many (0..n), each to be given
+ * to fm_block_release() once, or a negative error with none leased. Until then their bytes neither
+ * move nor change, even after the daemon died. No system call, except the first time that memory of
+ * a new region is met. FM_ERR_LIMIT: the lease table is full. */
+FM_API int64_t fm_pool_acquire(struct fm_pool *pool, const struct fm_key *keys, size_t n,
+			       struct fm_block *blocks);
+FM_API void fm_block_release(struct fm_pool *pool, struct fm_block *blocks, size_t n);
+
+/* Reads a leased block and compares its CRC32C with the header table's: 0, or FM_ERR_CORRUPT. */
+FM_API int fm_block_verify(struct fm_pool *pool, const struct fm_block *block);
+
+/* ---- writing ------------------------------------------------------------------------------ */
+
+/* Gets @n blocks of @length bytes (zero-filled or holding bytes of this tenant's own former blocks)
+ * to fill in place: all or none. Evicts as needed. @deadline_ns relative; 0: 5 s. */
+FM_API int fm_block_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_block *blocks,
+			  uint64_t deadline_ns);
+
+struct fm_seal {
+	struct fm_block *block; /* in: staged by this client; out: leased (or still staged) */
+	struct fm_key key;
+	const struct fm_key *parent; /* NULL for the first block of a chain */
+	int result;	     /* out: 0, FM_ERR_EXISTS (the block stays staged), or another error */
+};
+
+/*
+ * Publishes filled blocks: computes each CRC32C, makes the block visible and immutable, and turns
+ * the hold on it into a lease. @ns names the namespace in the header. Returns 0 when every result is
+ * 0, else the first failure; each result says what became of its block.
+ */
+FM_API int fm_block_seal(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
+			 size_t n);
+
+/* Gives staged blocks back; nobody ever saw them. */
+FM_API void fm_block_discard(struct fm_pool *pool, struct fm_block *blocks, size_t n);
+
+/*
+ * Hand-over of a staged block (a tail that has no key) to another client of the same tenant:
+ * fm_block_offer() gives it up and returns a private id; whoever presents the id adopts it, once,
+ * as a staged block of its own. Not adopted within 30 s, or nobody left: it is freed.
+ */
+FM_API int fm_block_offer(struct fm_pool *pool, struct fm_block *block, struct fm_key *id);
+FM_API int fm_block_adopt(struct fm_pool *pool, const struct fm_key *id, struct fm_block *out);
+
+/* ---- looking at the pool ------------------------------------------------------------------ */
+
+struct fm_block_info {
+	struct fm_key key, parent; /* parent all zero: first of its chain */
+	uint8_t ns[16];		   /* first half of the namespace digest */
+	uint64_t length;
+	uint32_t entry, generation, state, region, chunk, slot, crc32c, origin;
+};
+
+/* Walks the index: fills @out with the next sealed or staged block at or after *@cursor (start with
+ * 0) and moves the cursor. Returns 1, 0 at the end, or a negative error. */
+FM_API int fm_pool_walk(struct fm_pool *pool, uint32_t *cursor, struct fm_block_info *out);
+
+struct fm_client_info {
+	uint32_t id, pid, uid, flags;
+	uint32_t leases, staged;
+	char name[48];
+};
+/* The attached clients, up to @max; returns how many there are. */
+FM_API int64_t fm_pool_clients(struct fm_pool *pool, struct fm_client_info *out, size_t max);
+
+/* ---- a pool in this process: the daemon, and programs that embed one ---------------------- */
+
+struct fm_server;
+
+struct fm_server_options {
+	uint32_t size;		  /* sizeof(struct fm_server_options) */
+	uint32_t flags;
+	uint64_t pool_bytes;	  /* rounded down to whole chunks; at least two chunks */
+	uint32_t entries_max;	  /* 0: from pool_bytes, at 64 KiB a block */
+	const char *socket;	  /* listen here (mode 0600 unless socket_mode); NULL: do not listen */
+	uint32_t socket_mode;	  /* 0: 0600 */
+	const char *policy;	  /* NULL: "lru" */
+	const char *memory;	  /* NULL: best; else "hugetlb" (fail without) or "memfd" */
+	uint64_t quarantine_ns;	  /* 0: 1 s */
+};
+
+/* Creates the pool's memory and index and, with a socket, binds it. Refuses a pool larger than the
+ * memory that is available, showing the sum. Starts no thread. */
+FM_API int fm_server_create(const struct fm_server_options *options, struct fm_server **out);
+/* Serves until fm_server_stop(). Call it from the thread that shall be the index's one writer. */
+FM_API int fm_server_run(struct fm_server *server);
+/* From any thread or a signal handler. */
+FM_API void fm_server_stop(struct fm_server *server);
+/* A connected socket for fm_attach_options.fd, from any thread while the server runs. */
+FM_API int fm_server_connect(struct fm_server *server, int *fd);
+/* After fm_server_run() returned. Removes the socket. */
+FM_API void fm_server_destroy(struct fm_server *server);
+/* The rung in use and why not the one above (strings live as long as the server). */
+FM_API const char *fm_server_rung(const struct fm_server *server, const char **reason);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
