@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The one logger: whole lines to standard error. Any layer may call it; it calls nothing above libc.
+ * Invariant: a line is written by a single write(2), so lines of several threads never mix.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <fabricmgr.h>
+
+static _Atomic int log_level; /* 0: not yet read from the environment */
+static _Atomic(const char *) program_name;
+
+static int level_from_environment(void)
+{
+	const char *name = getenv("FABRICMGR_LOG");
+
+	if (name && !strcmp(name, "error"))
+		return FM_LOG_ERROR;
+	if (name && !strcmp(name, "warning"))
+		return FM_LOG_WARNING;
+	if (name && !strcmp(name, "debug"))
+		return FM_LOG_DEBUG;
+	return FM_LOG_INFO;
+}
+
+void fm_log_set_level(enum fm_log_level level)
+{
+	atomic_store_explicit(&log_level, (int)level, memory_order_relaxed);
+}
+
+void fm_log_set_program(const char *name)
+{
+	atomic_store_explicit(&program_name, name, memory_order_relaxed);
+}
+
+void fm_log(enum fm_log_level level, const char *format, ...)
+{
+	int limit = atomic_load_explicit(&log_level, memory_order_relaxed);
+	const char *program = atomic_load_explicit(&program_name, memory_order_relaxed);
+	int saved_errno = errno;
+	char line[1024];
+	va_list args;
+	size_t used;
+
+	if (!limit) {
+		limit = level_from_environment();
+		atomic_store_explicit(&log_level, limit, memory_order_relaxed);
+	}
+	if ((int)level > limit)
+		return;
+	used = (size_t)snprintf(line, sizeof(line) - 1, "%s: %s",
+				program ? program : program_invocation_short_name,
+				level == FM_LOG_ERROR	  ? "error: "
+				: level == FM_LOG_WARNING ? "warning: "
+							  : "");
+	if (used < sizeof(line) - 1) {
+		va_start(args, format);
+		used += (size_t)vsnprintf(line + used, sizeof(line) - 1 - used, format, args);
+		va_end(args);
+	}
+	if (used > sizeof(line) - 2)
+		used = sizeof(line) - 2;
+	line[used++] = '\n';
+	if (write(STDERR_FILENO, line, used) < 0)
+		used = 0; /* nowhere left to complain */
+	errno = saved_errno;
+}
