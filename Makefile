@@ -14,8 +14,11 @@ ifeq ($(origin CC),default)
 CC := gcc
 endif
 CCACHE := $(shell command -v ccache 2>/dev/null)
-PKGS := liburing libmicrohttpd jansson libpcre2-8 libutf8proc libisal numa libcrypto
-HAVE_PKGS := $(shell pkg-config --exists $(PKGS) 2>/dev/null && echo yes)
+# Debian packages: what the build needs, and what the tests need besides.
+DEPS_BUILD := gcc libc6-dev ccache liburing-dev libmicrohttpd-dev libjansson-dev libpcre2-dev \
+	libutf8proc-dev libisal-dev libnuma-dev libssl-dev python3 python3-venv ca-certificates
+DEPS_TEST := check libsubunit-dev python3-pytest clang-14 libclang-rt-14-dev strace procps
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 WARN := -Wall -Wextra -Werror -Wmissing-prototypes -Wstrict-prototypes -Wpointer-arith -Wvla
 OPT_release := -O2 -g
@@ -51,10 +54,62 @@ UNIT_HELP_OBJ := $(call obj,$(filter-out tests/unit/test_%.c,$(UNIT_SRC)))
 BIN := $(addprefix $(BUILD)/bin/,$(TOOLS) fabric-engine)
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps model demo check check-unit check-process clean install programs units FORCE
+.PHONY: all help deps deps-test model demo check check-reference fuzz clean install programs units FORCE
 .DELETE_ON_ERROR:
 
-all: .deps-checked programs
+all: programs
+
+help:
+	@printf '%s\n' 'fabricmgr $(VERSION)' '' \
+	'  make            build the programs into $(BUILD)/bin (needs: make deps)' \
+	'  make deps       install the Debian packages that the build needs (root or sudo)' \
+	'  make model      fetch the demo model and print its path (MODEL=/path/x.gguf uses another)' \
+	'  make demo       the whole system on this machine, answering questions (KEEP=1 leaves it running)' \
+	'  make check      every test; installs what it needs' \
+	'  make fuzz       the fuzz targets, FUZZ_SECONDS (10) each' \
+	'  make install    DESTDIR= PREFIX=$(PREFIX)' \
+	'  make clean      remove build/' '' \
+	'VARIANT=release|asan|tsan chooses the build; objects stand in build/$$VARIANT.'
+
+# $(call install_missing,PACKAGES): asks dpkg first, so that a complete machine needs no network.
+install_missing = missing=""; for p in $(1); do \
+	dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
+	if [ -n "$$missing" ]; then echo "installing:$$missing"; \
+	$(SUDO) apt-get update -qq && DEBIAN_FRONTEND=noninteractive $(SUDO) -E apt-get install -y -qq \
+		--no-install-recommends $$missing >/dev/null || \
+		{ echo "could not install$$missing: as root or with sudo, run: apt-get install$$missing" >&2; exit 1; }; fi
+
+deps:
+	@$(call install_missing,$(DEPS_BUILD))
+deps-test: deps
+	@$(call install_missing,$(DEPS_TEST))
+
+model:
+	@MODEL='$(MODEL)' CACHE='$(CACHE)' bash tools/fetch-model.sh
+
+# The recursive make sees compilers and headers that `deps` has only just installed.
+demo: deps
+	@$(MAKE) --no-print-directory -s -j$$(nproc) programs
+	@path=$$(MODEL='$(MODEL)' CACHE='$(CACHE)' bash tools/fetch-model.sh | tail -n 1) && [ -n "$$path" ] && \
+		exec python3 tools/demo.py --bin $(BUILD)/bin --model "$$path"
+
+check: deps-test
+	@$(MAKE) --no-print-directory -s -j$$(nproc) programs units
+	@$(MAKE) --no-print-directory -s -j$$(nproc) VARIANT=asan programs units
+	@path=$$(MODEL='$(MODEL)' CACHE='$(CACHE)' bash tools/fetch-model.sh | tail -n 1) && [ -n "$$path" ] && \
+		FABRICMGR_TEST_MODEL="$$path" FUZZ_SECONDS=$${FUZZ_SECONDS:-10} exec python3 tests/run.py
+
+fuzz: deps-test
+	@python3 tests/run.py --only fuzz
+
+install: programs
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include
+	install -m 0755 $(BIN) $(DESTDIR)$(PREFIX)/bin
+	install -m 0755 $(BUILD)/libfabricmgr.so $(DESTDIR)$(PREFIX)/lib/libfabricmgr.so.0
+	ln -sf libfabricmgr.so.0 $(DESTDIR)$(PREFIX)/lib/libfabricmgr.so
+	install -m 0644 libfabricmgr/include/fabricmgr.h $(DESTDIR)$(PREFIX)/include
+	for page in Documentation/man/*.[1-8]; do [ -e "$$page" ] || continue; \
+		install -D -m 0644 $$page $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$${page##*/}; done
 
 programs: $(BUILD)/libfabricmgr.so $(BIN)
 units: $(UNIT_BIN)
