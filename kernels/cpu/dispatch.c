@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Chooses the instruction-set path at run time. The one file that looks at the machine; every path
+ * gives the same bits, so the choice is about speed alone.
+ */
+#include <string.h>
+
+#include <fabricmgr.h>
+#include <kernels.h>
+
+#include "paths.h"
+
+#if defined(__x86_64__)
+static bool has_avx2(void)
+{
+	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+	       __builtin_cpu_supports("f16c");
+}
+
+static bool has_avx512(void)
+{
+	return has_avx2() && __builtin_cpu_supports("avx512f") &&
+	       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+	       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni") &&
+	       __builtin_cpu_supports("avx512vbmi");
+}
+#endif
+
+int fm_kernels_select(const char *isa, const struct fm_kernels **out)
+{
+	*out = NULL;
+	if (isa && strcmp(isa, "portable") && strcmp(isa, "avx2") && strcmp(isa, "avx512"))
+		return fm_fail(FM_ERR_INVALID,
+			       "instruction set \"%s\" is not known: use portable, avx2 or avx512",
+			       isa);
+#if defined(__x86_64__)
+	__builtin_cpu_init();
+	if ((!isa || !strcmp(isa, "avx512")) && has_avx512())
+		*out = &fm_kernels_avx512;
+	else if ((!isa || !strcmp(isa, "avx2")) && has_avx2())
+		*out = &fm_kernels_avx2;
+#endif
+	if (!*out && (!isa || !strcmp(isa, "portable")))
+		*out = &fm_kernels_portable;
+	if (!*out)
+		return fm_fail(FM_ERR_UNSUPPORTED,
+			       "instruction set \"%s\": this processor lacks %s; use portable, or "
+			       "leave the choice to the program",
+			       isa,
+			       strcmp(isa, "avx2") ? "AVX-512 F, BW, DQ, VL, VNNI or VBMI"
+						   : "AVX2, FMA or F16C");
+	return 0;
+}

@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every kernel in plain C over 16 lanes: the arithmetic contract. A file per instruction set
+ * includes this one and is compiled with its own flags, so that the compiler may use wider
+ * registers; hand-written paths replace single entries of the table. Invariant: no operation is
+ * reordered or fused here that the source does not reorder or fuse; sums run in the order that
+ * Documentation/design/arithmetic.md gives.
+ */
+#ifndef FM_KERNELS_CPU_GENERIC_H
+#define FM_KERNELS_CPU_GENERIC_H
+
+#include <math.h>
+#include <string.h>
+
+#include <kernels.h>
+
+#include "half.h"
+
+/* Adding and subtracting it rounds a float below 2^22 to an integer, to nearest even. */
+#define FM_ROUND_MAGIC	12582912.0f
+
+#define FM_EXP_LOW	(-87.0f)
+#define FM_EXP_HIGH	88.0f
+#define FM_EXP_LOG2E	1.44269504f
+#define FM_EXP_LN2_HIGH 0.693359375f
+#define FM_EXP_LN2_LOW	(-2.12194440e-4f)
+
+/* exp(x), within 2 ulp; 0 below FM_EXP_LOW, exp(FM_EXP_HIGH) above it. exp(0) is exactly 1. */
+static inline float fm_exp(float x)
+{
+	float clamped = x > FM_EXP_HIGH ? FM_EXP_HIGH : x < FM_EXP_LOW ? FM_EXP_LOW : x;
+	float shifted = fmaf(clamped, FM_EXP_LOG2E, FM_ROUND_MAGIC);
+	float n = shifted - FM_ROUND_MAGIC;
+	float r = fmaf(n, -FM_EXP_LN2_HIGH, clamped);
+	float p = 1.9875691500e-4f;
+
+	r = fmaf(n, -FM_EXP_LN2_LOW, r);
+	p = fmaf(p, r, 1.3981999507e-3f);
+	p = fmaf(p, r, 8.3334519073e-3f);
+	p = fmaf(p, r, 4.1665795894e-2f);
+	p = fmaf(p, r, 1.6666665459e-1f);
+	p = fmaf(p, r, 5.0000001201e-1f);
+	p = fmaf(p, r * r, r) + 1.0f;
+	p = fm_bits_float(fm_float_bits(p) + (fm_float_bits(shifted) << 23));
+	return x < FM_EXP_LOW ? 0.0f : p;
+}
+
+/* The one reduction tree: lanes i and i + 8, then i + 4, i + 2, i + 1. */
+static inline float fm_lanes_sum(const float *lanes)
+{
+	float sum[FM_LANES / 2];
+
+	for (int i = 0; i < 8; i++)
+		sum[i] = lanes[i] + lanes[i + 8];
+	for (int width = 4; width > 0; width /= 2)
+		for (int i = 0; i < width; i++)
+			sum[i] = sum[i] + sum[i + width];
+	return sum[0];
+}
+
+/* ---- vectors ------------------------------------------------------------------------------ */
+
+static void fm_generic_rms_norm(float *out, const float *x, const float *weight, size_t n,
+				float epsilon)
+{
+	float lanes[FM_LANES] = {0};
+	float scale;
+
+	for (size_t i = 0; i < n; i += FM_LANES)
+		for (int lane = 0; lane < FM_LANES; lane++)
+			lanes[lane] = fmaf(x[i + lane], x[i + lane], lanes[lane]);
+	scale = 1.0f / sqrtf(fm_lanes_sum(lanes) / (float)n + epsilon);
+	for (size_t i = 0; i < n; i++)
+		out[i] = x[i] * scale * weight[i];
+}
+
+static void fm_generic_add(float *x, const float *y, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		x[i] = x[i] + y[i];
+}
+
+static void fm_generic_rope(float *x, const float *table, size_t n_heads, size_t head_dim,
+			    size_t rope_dim)
+{
+	for (size_t head = 0; head < n_heads; head++, x += head_dim) {
+		for (size_t i = 0; i < rope_dim; i += 2) {
+			float a = x[i], b = x[i + 1], cosine = table[i], sine = table[i + 1];
+
+			x[i] = fmaf(a, cosine, -(b * sine));
+			x[i + 1] = fmaf(b, cosine, a * sine);
+		}
+	}
+}
+
+static void fm_generic_silu_multiply(float *gate, const float *up, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		gate[i] = gate[i] / (1.0f + fm_exp(-gate[i])) * up[i];
+}
+
+static void fm_generic_quantise(struct fm_tile *tiles, size_t token, const float *x, size_t n,
+				bool is_fine)
+{
+	const float range = is_fine ? 32512.0f : 127.0f; /* 127 * 256: both halves fit 8 bits */
+
+	for (struct fm_tile *tile = tiles; n > 0; tile++, x += FM_BLOCK_COLUMNS) {
+		float largest = 0.0f, inverse;
+		int32_t sum = 0;
+
+		for (int i = 0; i < FM_BLOCK_COLUMNS; i++)
+			largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+		inverse = largest > 0.0f ? range / largest : 0.0f;
+		for (int i = 0; i < FM_BLOCK_COLUMNS; i++) {
+			float shifted = fmaf(x[i], inverse, FM_ROUND_MAGIC);
+			int32_t value =
+				(int32_t)(fm_float_bits(shifted) - fm_float_bits(FM_ROUND_MAGIC));
+			int32_t high = is_fine ? (value + 128) >> 8 : value;
+
+			sum += value;
+			tile->q[0][token][i] = (int8_t)high;
+			tile->q[1][token][i] = (int8_t)(value - high * 256);
+		}
+		tile->scale[token] = largest / range;
+		tile->sum[token] = sum;
+		tile->scaled_sum[token] = tile->scale[token] * (float)sum;
+		n -= FM_BLOCK_COLUMNS;
+	}
+}
+
+static void fm_generic_store_kv(void *to, const float *from, size_t n, bool is_half)
+{
+	if (!is_half) {
+		memcpy(to, from, n * sizeof(*from));
+		return;
+	}
+	for (size_t i = 0; i < n; i++)
+		((uint16_t *)to)[i] = fm_float_to_half(from[i]);
+}
+
+/* ---- attention ---------------------------------------------------------------------------- */
+
+/* Row @token of a KV block's [token][dim] array in float32. */
+static inline const float *fm_generic_kv_row(const struct fm_attention *attention, const void *base,
+					     size_t token, float *buffer)
+{
+	const size_t dim = attention->head_dim;
+
+	if (!attention->is_half)
+		return (const float *)base + token * dim;
+	for (size_t i = 0; i < dim; i++)
+		buffer[i] = fm_half_to_float(((const uint16_t *)base)[token * dim + i]);
+	return buffer;
+}
+
+struct fm_softmax {
+	float largest, sum;
+	float values[FM_ATTENTION_HEAD_MAX];
+};
+
+/* Scores of one head against the first @n tokens of a tile. */
+static inline void fm_generic_scores(const struct fm_attention *attention, const float *q,
+				     const void *keys, size_t n, float *scores)
+{
+	float buffer[FM_ATTENTION_HEAD_MAX];
+
+	for (size_t token = 0; token < n; token++) {
+		const float *key = fm_generic_kv_row(attention, keys, token, buffer);
+		float lanes[FM_LANES] = {0};
+
+		for (size_t i = 0; i < attention->head_dim; i += FM_LANES)
+			for (int lane = 0; lane < FM_LANES; lane++)
+				lanes[lane] = fmaf(q[i + lane], key[i + lane], lanes[lane]);
+		scores[token] = fm_lanes_sum(lanes) * attention->scale;
+	}
+}
+
+/* Takes one tile into the online softmax of one head. */
+static inline void fm_generic_tile(const struct fm_attention *attention, const float *q,
+				   size_t tile, size_t n, struct fm_softmax *state)
+{
+	const uint8_t *block = attention->blocks[tile];
+	float scores[FM_ATTENTION_TOKENS], weights[FM_ATTENTION_TOKENS] = {0};
+	float buffer[FM_ATTENTION_HEAD_MAX];
+	float largest = state->largest, rescale;
+
+	fm_generic_scores(attention, q, block + attention->key_offset, n, scores);
+	for (size_t token = 0; token < n; token++)
+		largest = scores[token] > largest ? scores[token] : largest;
+	rescale = fm_exp(state->largest - largest);
+	for (size_t token = 0; token < n; token++)
+		weights[token] = fm_exp(scores[token] - largest);
+	state->largest = largest;
+	state->sum = fmaf(state->sum, rescale, fm_lanes_sum(weights));
+	for (size_t i = 0; i < attention->head_dim; i++)
+		state->values[i] = state->values[i] * rescale;
+	for (size_t token = 0; token < n; token++) {
+		const float *value = fm_generic_kv_row(attention, block + attention->value_offset,
+						       token, buffer);
+
+		for (size_t i = 0; i < attention->head_dim; i++)
+			state->values[i] = fmaf(weights[token], value[i], state->values[i]);
+	}
+}
+
+static void fm_generic_attention(const struct fm_attention *attention, const float *q, float *out)
+{
+	const size_t n_tokens = (size_t)attention->position + 1, dim = attention->head_dim;
+
+	for (size_t head = 0; head < attention->n_heads; head++, q += dim, out += dim) {
+		struct fm_softmax state = {.largest = -INFINITY};
+
+		for (size_t first = 0; first < n_tokens; first += FM_ATTENTION_TOKENS) {
+			size_t n = n_tokens - first;
+
+			fm_generic_tile(attention, q, first / FM_ATTENTION_TOKENS,
+					n < FM_ATTENTION_TOKENS ? n : FM_ATTENTION_TOKENS, &state);
+		}
+		for (size_t i = 0; i < dim; i++)
+			out[i] = state.values[i] / state.sum;
+	}
+}
+
+/* ---- weights ------------------------------------------------------------------------------ */
+
+/* 16 rows by 32 columns, unpacked: w = d * (u - offset) [+ m]. */
+struct fm_block {
+	uint8_t u[FM_BLOCK_COLUMNS / 4][FM_LANES][4];
+	float d[FM_LANES], m[FM_LANES];
+	int32_t offset;
+	bool has_m;
+};
+
+static inline void fm_generic_nibbles(struct fm_block *block, const void *packed)
+{
+	const uint8_t *q = packed;
+	uint8_t *u = block->u[0][0];
+
+	for (int i = 0; i < 4 * FM_LANES * 4; i++) {
+		u[i] = q[i] & 15;
+		u[i + 4 * FM_LANES * 4] = q[i] >> 4;
+	}
+}
+
+static inline void fm_generic_halves(float *out, const uint16_t *halves)
+{
+	for (int lane = 0; lane < FM_LANES; lane++)
+		out[lane] = fm_half_to_float(halves[lane]);
+}
+
+static inline void fm_generic_block(enum fm_format format, const uint8_t *group, size_t index,
+				    struct fm_block *block)
+{
+	block->has_m = format == FM_FORMAT_Q4_1;
+	memset(block->m, 0, sizeof(block->m));
+	if (format == FM_FORMAT_Q4_1) {
+		const struct fm_block_q4_1 *packed = (const struct fm_block_q4_1 *)group + index;
+
+		block->offset = 0;
+		fm_generic_halves(block->d, packed->d);
+		fm_generic_halves(block->m, packed->m);
+		fm_generic_nibbles(block, packed->q);
+	} else if (format == FM_FORMAT_Q4_0) {
+		const struct fm_block_q4_0 *packed = (const struct fm_block_q4_0 *)group + index;
+
+		block->offset = 8;
+		fm_generic_halves(block->d, packed->d);
+		fm_generic_nibbles(block, packed->q);
+	} else {
+		const struct fm_block_q8_0 *packed = (const struct fm_block_q8_0 *)group + index;
+
+		block->offset = 128;
+		fm_generic_halves(block->d, packed->d);
+		memcpy(block->u, packed->q, sizeof(block->u));
+	}
+}
+
+/* The same in float32, column after column: two roundings, d * q and + m, as GGUF readers do. */
+static inline void fm_generic_block_float(enum fm_format format, const uint8_t *group, size_t index,
+					  float (*w)[FM_LANES])
+{
+	struct fm_block block;
+
+	if (format == FM_FORMAT_F32) {
+		memcpy(w, group + index * FM_BLOCK_COLUMNS * FM_LANES * sizeof(float),
+		       FM_BLOCK_COLUMNS * FM_LANES * sizeof(float));
+		return;
+	}
+	if (format == FM_FORMAT_F16) {
+		const uint16_t *halves =
+			(const uint16_t *)group + index * FM_BLOCK_COLUMNS * FM_LANES;
+
+		for (int column = 0; column < FM_BLOCK_COLUMNS; column++)
+			fm_generic_halves(w[column], halves + column * FM_LANES);
+		return;
+	}
+	fm_generic_block(format, group, index, &block);
+	for (int column = 0; column < FM_BLOCK_COLUMNS; column++) {
+		for (int lane = 0; lane < FM_LANES; lane++) {
+			float q = (float)(block.u[column / 4][lane][column % 4] - block.offset);
+			float product = block.d[lane] * q;
+
+			w[column][lane] = block.has_m ? product + block.m[lane] : product;
+		}
+	}
+}
+
+static void fm_generic_row(const struct fm_matrix *matrix, uint32_t row, float *out)
+{
+	const uint8_t *group = matrix->data + row / FM_LANES * matrix->group_bytes;
+	float w[FM_BLOCK_COLUMNS][FM_LANES];
+
+	for (size_t block = 0; block < matrix->columns / FM_BLOCK_COLUMNS; block++) {
+		fm_generic_block_float(matrix->format, group, block, w);
+		for (int i = 0; i < FM_BLOCK_COLUMNS; i++)
+			*out++ = w[i][row % FM_LANES];
+	}
+}
+
+/* ---- matrix products ---------------------------------------------------------------------- */
+
+static inline void fm_generic_store(const struct fm_matrix *matrix, size_t group, const float *sums,
+				    float *out)
+{
+	size_t row = group * FM_LANES;
+	size_t n = matrix->rows - row < FM_LANES ? matrix->rows - row : FM_LANES;
+
+	memcpy(out + row, sums, n * sizeof(*out));
+}
+
+/* The exact integer dot of one row of the block with one token of the tile. */
+static inline int32_t fm_generic_dot(const struct fm_block *block, int lane, const int8_t *q)
+{
+	int32_t dot = 0;
+
+	for (int quad = 0; quad < FM_BLOCK_COLUMNS / 4; quad++)
+		for (int i = 0; i < 4; i++)
+			dot += block->u[quad][lane][i] * q[quad * 4 + i];
+	return dot;
+}
+
+static inline void fm_generic_accumulate(const struct fm_block *block, const struct fm_tile *tile,
+					 bool is_fine, size_t token, float *sums)
+{
+	for (int lane = 0; lane < FM_LANES; lane++) {
+		int32_t dot = fm_generic_dot(block, lane, tile->q[0][token]);
+
+		if (is_fine)
+			dot = dot * 256 + fm_generic_dot(block, lane, tile->q[1][token]);
+		dot -= block->offset * tile->sum[token];
+		sums[lane] = fmaf(block->d[lane] * tile->scale[token], (float)dot, sums[lane]);
+		if (block->has_m)
+			sums[lane] = fmaf(block->m[lane], tile->scaled_sum[token], sums[lane]);
+	}
+}
+
+static void fm_generic_product_integer(const struct fm_matrix *matrix, size_t first_group,
+				       size_t end_group, const struct fm_tile *tiles, bool is_fine,
+				       size_t n_tokens, float *const *out)
+{
+	const size_t n_blocks = matrix->columns / FM_BLOCK_COLUMNS;
+
+	for (size_t group = first_group; group < end_group; group++) {
+		for (size_t first = 0; first < n_tokens; first += FM_TILE_TOKENS) {
+			const struct fm_tile *tile = tiles + first / FM_TILE_TOKENS * n_blocks;
+			size_t n = n_tokens - first;
+			float sums[FM_TILE_TOKENS][FM_LANES] = {{0}};
+
+			n = n < FM_TILE_TOKENS ? n : FM_TILE_TOKENS;
+			for (size_t index = 0; index < n_blocks; index++) {
+				struct fm_block block;
+
+				fm_generic_block(matrix->format,
+						 matrix->data + group * matrix->group_bytes, index,
+						 &block);
+				for (size_t token = 0; token < n; token++)
+					fm_generic_accumulate(&block, tile + index, is_fine, token,
+							      sums[token]);
+			}
+			for (size_t token = 0; token < n; token++)
+				fm_generic_store(matrix, group, sums[token], out[first + token]);
+		}
+	}
+}
+
+static void fm_generic_product_float(const struct fm_matrix *matrix, size_t first_group,
+				     size_t end_group, const float *x, size_t n_tokens,
+				     float *const *out)
+{
+	const size_t n_blocks = matrix->columns / FM_BLOCK_COLUMNS;
+
+	for (size_t group = first_group; group < end_group; group++) {
+		const uint8_t *data = matrix->data + group * matrix->group_bytes;
+
+		for (size_t first = 0; first < n_tokens; first += FM_TILE_TOKENS) {
+			size_t n = n_tokens - first;
+			float sums[FM_TILE_TOKENS][FM_LANES] = {{0}};
+			float w[FM_BLOCK_COLUMNS][FM_LANES];
+
+			n = n < FM_TILE_TOKENS ? n : FM_TILE_TOKENS;
+			for (size_t index = 0; index < n_blocks; index++) {
+				fm_generic_block_float(matrix->format, data, index, w);
+				for (size_t token = 0; token < n; token++) {
+					const float *column = x +
+							      (first + token) * matrix->columns +
+							      index * FM_BLOCK_COLUMNS;
+
+					for (int i = 0; i < FM_BLOCK_COLUMNS; i++)
+						for (int lane = 0; lane < FM_LANES; lane++)
+							sums[token][lane] =
+								fmaf(w[i][lane], column[i],
+								     sums[token][lane]);
+				}
+			}
+			for (size_t token = 0; token < n; token++)
+				fm_generic_store(matrix, group, sums[token], out[first + token]);
+		}
+	}
+}
+
+#define FM_GENERIC_KERNELS                                                                         \
+	.rms_norm = fm_generic_rms_norm, .add = fm_generic_add, .rope = fm_generic_rope,           \
+	.silu_multiply = fm_generic_silu_multiply, .quantise = fm_generic_quantise,                \
+	.store_kv = fm_generic_store_kv, .attention = fm_generic_attention,                        \
+	.product_integer = fm_generic_product_integer, .product_float = fm_generic_product_float,  \
+	.row = fm_generic_row
+
+#endif

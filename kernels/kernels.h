@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The list of operations that a forward pass is made of, and their exact arithmetic. The engine's
+ * model files call them through one table that fm_kernels_select() hands out; nothing else may.
+ * Kernels do no I/O, allocate nothing and keep no state. Invariant: every table gives the same bits
+ * for the same input; the portable C in cpu/generic.h is the specification
+ * (Documentation/design/arithmetic.md says it in words).
+ */
+#ifndef FM_KERNELS_H
+#define FM_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+	FM_LANES = 16,		  /* rows of a weight group; partial sums of a reduction */
+	FM_BLOCK_COLUMNS = 32,	  /* columns that share a scale, in weights and activations */
+	FM_TILE_TOKENS = 16,	  /* tokens of an activation tile */
+	FM_ATTENTION_TOKENS = 16, /* tokens of a KV block: the step of the online softmax */
+	FM_ATTENTION_HEAD_MAX = 256,
+};
+
+/* ---- weights ------------------------------------------------------------------------------ */
+
+enum fm_format {
+	FM_FORMAT_F32,
+	FM_FORMAT_F16,
+	FM_FORMAT_Q8_0, /* w = d * q,     q in -128..127 */
+	FM_FORMAT_Q4_0, /* w = d * (q-8), q in 0..15 */
+	FM_FORMAT_Q4_1, /* w = d * q + m, q in 0..15 */
+	FM_FORMAT_COUNT,
+};
+
+/*
+ * A matrix of @rows outputs and @columns inputs, repacked so that one vector holds 16 rows: group
+ * after group of 16 rows, each group block after block of 32 columns. The last group is filled up
+ * with zeros.
+ */
+struct fm_matrix {
+	enum fm_format format;
+	uint32_t rows, columns; /* columns: a multiple of 32 */
+	size_t group_bytes;
+	uint8_t *data; /* aligned to 64; groups * group_bytes */
+};
+
+/* Packed blocks: 16 rows by 32 columns. Byte [quad][row][i] belongs to column 4 * quad + i; a 4-bit
+ * byte holds that column in its low half and the column 16 further in its high half. */
+struct fm_block_q4_1 {
+	uint16_t d[FM_LANES], m[FM_LANES]; /* half floats */
+	uint8_t q[4][FM_LANES][4];
+};
+struct fm_block_q4_0 {
+	uint16_t d[FM_LANES];
+	uint8_t q[4][FM_LANES][4];
+};
+struct fm_block_q8_0 {
+	uint16_t d[FM_LANES];
+	uint8_t q[8][FM_LANES][4]; /* q + 128 */
+};
+
+static inline size_t fm_matrix_groups(const struct fm_matrix *matrix)
+{
+	return (matrix->rows + FM_LANES - 1) / FM_LANES;
+}
+
+/* Bytes of a packed group of 16 rows, and of one row as GGUF stores it. */
+size_t fm_format_group_bytes(enum fm_format format, uint32_t columns);
+size_t fm_format_row_bytes(enum fm_format format, uint32_t columns);
+const char *fm_format_name(enum fm_format format);
+/* True when the format's products may take 8-bit activations; else float32 activations are used. */
+bool fm_format_is_quantised(enum fm_format format);
+/* Packs groups first_group..end_group of @matrix from rows as GGUF stores them (all of the tensor).
+ */
+void fm_matrix_pack(const struct fm_matrix *matrix, const void *tensor, size_t first_group,
+		    size_t end_group);
+
+/* ---- activations -------------------------------------------------------------------------- */
+
+/*
+ * 32 columns of up to 16 tokens in integers: x ~ scale * (256 * q[0] + q[1]) when fine, else
+ * scale * q[0]. A matrix product takes tiles in the order [token / 16][column / 32].
+ */
+struct fm_tile {
+	int8_t q[2][FM_TILE_TOKENS][FM_BLOCK_COLUMNS];
+	float scale[FM_TILE_TOKENS];
+	float scaled_sum[FM_TILE_TOKENS]; /* scale * (float)sum */
+	int32_t sum[FM_TILE_TOKENS];	  /* of the integers, exact */
+} __attribute__((aligned(64)));
+
+/* ---- attention ---------------------------------------------------------------------------- */
+
+/* One token's query heads that share a KV head. A block's bytes at key_offset hold that head's keys
+ * of one layer, [token][dim], elements of half or float; likewise its values. */
+struct fm_attention {
+	uint32_t n_heads, head_dim; /* head_dim: a multiple of 32, at most FM_ATTENTION_HEAD_MAX */
+	uint32_t position;	    /* attends to positions 0..position */
+	bool is_half;
+	float scale;
+	void *const *blocks;
+	size_t key_offset, value_offset;
+};
+
+/* ---- the table ---------------------------------------------------------------------------- */
+
+struct fm_kernels {
+	const char *isa;
+
+	/* out[i] = x[i] * (1 / sqrt(mean of squares + epsilon)) * weight[i]; n is a multiple of 16
+	 */
+	void (*rms_norm)(float *out, const float *x, const float *weight, size_t n, float epsilon);
+	/* x[i] += y[i] */
+	void (*add)(float *x, const float *y, size_t n);
+	/* Turns adjacent pairs of each head by the angles in @table: cosine, sine for each pair. */
+	void (*rope)(float *x, const float *table, size_t n_heads, size_t head_dim,
+		     size_t rope_dim);
+	/* gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i] */
+	void (*silu_multiply)(float *gate, const float *up, size_t n);
+	/* Writes row @token of the tiles of one tile row: tiles[0..n / 32). */
+	void (*quantise)(struct fm_tile *tiles, size_t token, const float *x, size_t n,
+			 bool is_fine);
+	void (*store_kv)(void *to, const float *from, size_t n, bool is_half);
+	/* q and out: [n_heads][head_dim] */
+	void (*attention)(const struct fm_attention *attention, const float *q, float *out);
+	/* out[token][row] for the rows of the groups; each row's sum in block order. */
+	void (*product_integer)(const struct fm_matrix *matrix, size_t first_group,
+				size_t end_group, const struct fm_tile *tiles, bool is_fine,
+				size_t n_tokens, float *const *out);
+	/* The same with float32 activations x[token][columns]; each row's sum in column order. */
+	void (*product_float)(const struct fm_matrix *matrix, size_t first_group, size_t end_group,
+			      const float *x, size_t n_tokens, float *const *out);
+	/* One row of the matrix in float32: the embedding of a token. */
+	void (*row)(const struct fm_matrix *matrix, uint32_t row, float *out);
+};
+
+/* @isa: NULL for the best, or "portable", "avx2", "avx512". FM_ERR_UNSUPPORTED names what lacks. */
+int fm_kernels_select(const char *isa, const struct fm_kernels **out);
+
+#endif
