@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of a loaded model share: its weights, the buffers of a step, and the steps that a
+ * forward pass is written in. For engine/model only. Invariant: buffers hold one sub-batch of at
+ * most FM_BATCH_TOKENS tokens, and nothing in them outlives the call that filled them.
+ */
+#ifndef FM_ENGINE_MODEL_STATE_H
+#define FM_ENGINE_MODEL_STATE_H
+
+#include <kernels.h>
+
+#include "model/gguf.h"
+#include "model/model.h"
+#include "model/threads.h"
+
+enum {
+	FM_BATCH_TOKENS = 256, /* tokens computed at once: their activations stay in the L2 cache */
+	FM_LAYERS_MAX = 1024,
+	FM_DIM_MAX = 65536,
+	FM_VOCAB_MAX = 1 << 22,
+	FM_CONTEXT_MAX = 1 << 24,
+	FM_HEADS_MAX = 1024,
+	FM_GROUP_MAX = 64, /* query heads for a KV head */
+};
+
+/* ---- weights ------------------------------------------------------------------------------ */
+
+struct fm_layer {
+	float *attention_norm, *ffn_norm;
+	struct fm_matrix q, k, v, attention_output;
+	struct fm_matrix gate, up, down;
+};
+
+struct fm_weights {
+	struct fm_matrix embedding;
+	struct fm_matrix output; /* the embedding's data when the two are tied */
+	float *output_norm;
+	struct fm_layer *layers;
+};
+
+/* One arena holds all packed weights; filled in two passes, the first of which only adds up. */
+struct fm_loader {
+	const struct gguf *file;
+	struct fm_threads *threads;
+	uint8_t *arena;	  /* NULL in the first pass */
+	size_t used;	  /* bytes so far */
+	size_t n_tensors; /* asked for so far */
+	uint64_t parameters, file_bytes;
+};
+
+/* A tensor that must be in the file with exactly this shape, packed. */
+int fm_load_matrix(struct fm_loader *loader, const char *name, uint32_t rows, uint32_t columns,
+		   struct fm_matrix *out);
+/* A float32 vector that must be in the file. */
+int fm_load_vector(struct fm_loader *loader, const char *name, uint32_t n, float **out);
+int fm_arena_create(size_t bytes, uint8_t **out);
+void fm_arena_destroy(uint8_t *arena, size_t bytes);
+
+/* ---- the model ---------------------------------------------------------------------------- */
+
+struct fm_hyperparameters {
+	float rms_epsilon, rope_theta, attention_scale;
+	uint32_t rope_dim;
+	uint32_t group; /* query heads for a KV head */
+};
+
+/* Rows of floats, one for each token of the sub-batch. */
+struct fm_rows {
+	float *data;
+	float **rows;
+	uint32_t columns;
+};
+
+/* Integer activations of the rows of a matrix product: [token / 16][column / 32]. */
+struct fm_tiles {
+	struct fm_tile *data;
+	uint32_t columns;
+	bool is_fine;
+};
+
+/* Whose activations take 16 bits instead of 8 (Documentation/design/arithmetic.md has the figures).
+ */
+enum {
+	FM_FINE_NORMED = 0,
+	FM_FINE_HEADS = 0,
+	FM_FINE_GATE = 0,
+	FM_FINE_OUTPUT = 0,
+};
+
+struct fm_buffers {
+	size_t capacity; /* tokens */
+	struct fm_rows x, normed, q, k, v, heads, gate, up, product;
+	struct fm_tiles normed_tiles, heads_tiles, gate_tiles, output_tiles;
+	const struct fm_token_in **tokens; /* of the sub-batch */
+	float **logits;			   /* of the tokens that asked for them */
+	uint32_t *logits_token;
+	size_t n, n_logits;
+};
+
+struct fm_model {
+	struct gguf *file;
+	struct fm_model_options options;
+	struct fm_model_info info;
+	struct fm_hyperparameters hyper;
+	const struct fm_kernels *kernels;
+	struct fm_threads *threads;
+	struct fm_weights weights;
+	void (*forward)(struct fm_model *model); /* the architecture's */
+	uint8_t *arena;
+	size_t arena_bytes;
+	struct fm_buffers buffers;
+	float *rope_table; /* [position][pair][cosine, sine] */
+	uint32_t rope_positions;
+	char *architecture, *name;
+	char numerics_id[32];
+	char position_encoding[64];
+	struct fm_digest digest; /* of the weights, once asked for */
+	bool has_digest;
+};
+
+/* ---- buffers ------------------------------------------------------------------------------ */
+
+int fm_buffers_reserve(struct fm_model *model, size_t n_tokens);
+void fm_buffers_destroy(struct fm_buffers *buffers);
+/* Makes the table of angles reach @position. */
+int fm_rope_reserve(struct fm_model *model, uint32_t position);
+
+/* ---- steps: each works on the whole sub-batch, on all threads ------------------------------ */
+
+/* x = the tokens' embeddings */
+void fm_step_embed(struct fm_model *model);
+/* x += product when @add; normed = rms_norm(x), also in integers */
+void fm_step_norm(struct fm_model *model, const float *weight, bool add);
+/* q, k, v = normed */
+void fm_step_qkv(struct fm_model *model, const struct fm_layer *layer);
+/* Turns q and k by position, and writes k and v into the tokens' KV blocks. */
+void fm_step_rope_store(struct fm_model *model, uint32_t layer);
+/* heads = attention over the KV blocks, also in integers */
+void fm_step_attention(struct fm_model *model, uint32_t layer);
+/* product = matrix * heads */
+void fm_step_attention_output(struct fm_model *model, const struct fm_layer *layer);
+/* gate, up = normed */
+void fm_step_gate_up(struct fm_model *model, const struct fm_layer *layer);
+/* gate = silu(gate) * up, also in integers */
+void fm_step_silu(struct fm_model *model);
+/* product = down * gate */
+void fm_step_down(struct fm_model *model, const struct fm_layer *layer);
+/* x += product, the last norm, and logits, for the tokens that ask for them */
+void fm_step_logits(struct fm_model *model);
+
+/* ---- architectures: one file each ---------------------------------------------------------- */
+
+struct fm_architecture {
+	const char *name; /* general.architecture */
+	/* Reads and checks the metadata into info and hyper. */
+	int (*configure)(struct fm_model *model);
+	int (*load)(struct fm_model *model, struct fm_loader *loader);
+	/* The sub-batch that stands in the buffers. */
+	void (*forward)(struct fm_model *model);
+};
+
+extern const struct fm_architecture fm_architecture_llama;
+
+/* The SHA-256 of the model's file, from the cache of digests where that is current. */
+int fm_file_digest(const char *path, struct fm_digest *out);
+
+/* Metadata of the architecture: "<architecture>.<key>", named in the error when absent. */
+int fm_key_u32(const struct fm_model *model, const char *key, uint32_t low, uint32_t high,
+	       uint32_t *out);
+int fm_key_f32(const struct fm_model *model, const char *key, float *out);
+
+#endif

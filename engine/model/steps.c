@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The steps that forward passes are written in: each cuts its work into units, one token, one
+ * (token, KV head) or one group of 16 rows, and runs a kernel on each. Called by the architectures.
+ * Invariant: a unit writes what no other unit of the step writes, so the division among threads
+ * leaves no trace in the bits.
+ */
+#include "model/state.h"
+
+/* A float row in integers, when this model's products are in integers. */
+static void quantise(const struct fm_model *model, const struct fm_tiles *tiles, size_t token,
+		     size_t first_column, const float *x, size_t n)
+{
+	const size_t n_blocks = tiles->columns / FM_BLOCK_COLUMNS;
+	struct fm_tile *tile = tiles->data + token / FM_TILE_TOKENS * n_blocks;
+
+	if (model->options.precision == FM_PRECISION_Q8)
+		model->kernels->quantise(tile + first_column / FM_BLOCK_COLUMNS,
+					 token % FM_TILE_TOKENS, x, n, tiles->is_fine);
+}
+
+/* ---- matrix products ---------------------------------------------------------------------- */
+
+/* Up to three matrices with the same input, as if stacked. */
+struct products {
+	const struct fm_model *model;
+	const struct fm_rows *in;
+	const struct fm_tiles *tiles;
+	size_t n_tokens;
+	const struct fm_matrix *matrices[3];
+	float *const *out[3];
+};
+
+static void product_units(void *argument, size_t first, size_t end)
+{
+	const struct products *job = argument;
+	const struct fm_kernels *kernels = job->model->kernels;
+	size_t base = 0;
+
+	for (int i = 0; i < 3 && job->matrices[i]; i++) {
+		const struct fm_matrix *matrix = job->matrices[i];
+		size_t next = base + fm_matrix_groups(matrix);
+		size_t start = first > base ? first : base, stop = end < next ? end : next;
+
+		if (start >= stop)
+			; /* no part of this one */
+		else if (job->model->options.precision == FM_PRECISION_Q8 &&
+			 fm_format_is_quantised(matrix->format))
+			kernels->product_integer(matrix, start - base, stop - base,
+						 job->tiles->data, job->tiles->is_fine,
+						 job->n_tokens, job->out[i]);
+		else
+			kernels->product_float(matrix, start - base, stop - base, job->in->data,
+					       job->n_tokens, job->out[i]);
+		base = next;
+	}
+}
+
+static void run_products(struct fm_model *model, struct products *job)
+{
+	size_t n_groups = 0;
+
+	job->model = model;
+	for (int i = 0; i < 3 && job->matrices[i]; i++)
+		n_groups += fm_matrix_groups(job->matrices[i]);
+	if (job->n_tokens)
+		fm_threads_run(model->threads, n_groups, 4, product_units, job);
+}
+
+void fm_step_qkv(struct fm_model *model, const struct fm_layer *layer)
+{
+	struct fm_buffers *buffers = &model->buffers;
+
+	run_products(model, &(struct products){
+				    .in = &buffers->normed,
+				    .tiles = &buffers->normed_tiles,
+				    .n_tokens = buffers->n,
+				    .matrices = {&layer->q, &layer->k, &layer->v},
+				    .out = {buffers->q.rows, buffers->k.rows, buffers->v.rows},
+			    });
+}
+
+void fm_step_attention_output(struct fm_model *model, const struct fm_layer *layer)
+{
+	struct fm_buffers *buffers = &model->buffers;
+
+	run_products(model, &(struct products){
+				    .in = &buffers->heads,
+				    .tiles = &buffers->heads_tiles,
+				    .n_tokens = buffers->n,
+				    .matrices = {&layer->attention_output},
+				    .out = {buffers->product.rows},
+			    });
+}
+
+void fm_step_gate_up(struct fm_model *model, const struct fm_layer *layer)
+{
+	struct fm_buffers *buffers = &model->buffers;
+
+	run_products(model, &(struct products){
+				    .in = &buffers->normed,
+				    .tiles = &buffers->normed_tiles,
+				    .n_tokens = buffers->n,
+				    .matrices = {&layer->gate, &layer->up},
+				    .out = {buffers->gate.rows, buffers->up.rows},
+			    });
+}
+
+void fm_step_down(struct fm_model *model, const struct fm_layer *layer)
+{
+	struct fm_buffers *buffers = &model->buffers;
+
+	run_products(model, &(struct products){
+				    .in = &buffers->gate,
+				    .tiles = &buffers->gate_tiles,
+				    .n_tokens = buffers->n,
+				    .matrices = {&layer->down},
+				    .out = {buffers->product.rows},
+			    });
+}
+
+/* ---- steps by token ----------------------------------------------------------------------- */
+
+static void embed_units(void *argument, size_t first, size_t end)
+{
+	struct fm_model *model = argument;
+
+	for (size_t i = first; i < end; i++)
+		model->kernels->row(&model->weights.embedding, model->buffers.tokens[i]->token,
+				    model->buffers.x.rows[i]);
+}
+
+void fm_step_embed(struct fm_model *model)
+{
+	fm_threads_run(model->threads, model->buffers.n, 4, embed_units, model);
+}
+
+struct norm_job {
+	struct fm_model *model;
+	const float *weight;
+	bool add;
+};
+
+static void norm_units(void *argument, size_t first, size_t end)
+{
+	const struct norm_job *job = argument;
+	struct fm_model *model = job->model;
+	struct fm_buffers *buffers = &model->buffers;
+	const uint32_t dim = model->info.dim;
+
+	for (size_t i = first; i < end; i++) {
+		float *x = buffers->x.rows[i], *normed = buffers->normed.rows[i];
+
+		if (job->add)
+			model->kernels->add(x, buffers->product.rows[i], dim);
+		model->kernels->rms_norm(normed, x, job->weight, dim, model->hyper.rms_epsilon);
+		quantise(model, &buffers->normed_tiles, i, 0, normed, dim);
+	}
+}
+
+void fm_step_norm(struct fm_model *model, const float *weight, bool add)
+{
+	struct norm_job job = {.model = model, .weight = weight, .add = add};
+
+	fm_threads_run(model->threads, model->buffers.n, 2, norm_units, &job);
+}
+
+struct layer_job {
+	struct fm_model *model;
+	uint32_t layer;
+};
+
+/* Where one head's keys (@which 0) or values (1) of a layer stand in a KV block. */
+static size_t kv_offset(const struct fm_model *model, uint32_t layer, unsigned int which,
+			uint32_t head)
+{
+	const struct fm_model_info *info = &model->info;
+	size_t element = model->options.kv_element == FM_ELEMENT_F16 ? 2 : 4;
+
+	return (((size_t)layer * 2 + which) * info->n_kv_heads + head) * FM_ATTENTION_TOKENS *
+	       info->head_dim * element;
+}
+
+static void store_head(const struct fm_model *model, const struct fm_token_in *token, size_t offset,
+		       const float *from)
+{
+	const size_t dim = model->info.head_dim;
+	const bool is_half = model->options.kv_element == FM_ELEMENT_F16;
+	uint8_t *block = token->blocks[token->position / FM_ATTENTION_TOKENS];
+	size_t row = token->position % FM_ATTENTION_TOKENS;
+
+	model->kernels->store_kv(block + offset + row * dim * (is_half ? 2 : 4), from, dim,
+				 is_half);
+}
+
+static void rope_store_units(void *argument, size_t first, size_t end)
+{
+	const struct layer_job *job = argument;
+	const struct fm_model *model = job->model;
+	const struct fm_model_info *info = &model->info;
+	const struct fm_buffers *buffers = &model->buffers;
+	const uint32_t rope_dim = model->hyper.rope_dim;
+
+	for (size_t i = first; i < end; i++) {
+		const struct fm_token_in *token = buffers->tokens[i];
+		const float *table = model->rope_table + (size_t)token->position * rope_dim;
+
+		model->kernels->rope(buffers->q.rows[i], table, info->n_heads, info->head_dim,
+				     rope_dim);
+		model->kernels->rope(buffers->k.rows[i], table, info->n_kv_heads, info->head_dim,
+				     rope_dim);
+		for (uint32_t head = 0; head < info->n_kv_heads; head++) {
+			store_head(model, token, kv_offset(model, job->layer, 0, head),
+				   buffers->k.rows[i] + head * info->head_dim);
+			store_head(model, token, kv_offset(model, job->layer, 1, head),
+				   buffers->v.rows[i] + head * info->head_dim);
+		}
+	}
+}
+
+void fm_step_rope_store(struct fm_model *model, uint32_t layer)
+{
+	struct layer_job job = {.model = model, .layer = layer};
+
+	fm_threads_run(model->threads, model->buffers.n, 2, rope_store_units, &job);
+}
+
+static void attention_units(void *argument, size_t first, size_t end)
+{
+	const struct layer_job *job = argument;
+	const struct fm_model *model = job->model;
+	const struct fm_model_info *info = &model->info;
+	const struct fm_buffers *buffers = &model->buffers;
+	const uint32_t span = model->hyper.group * info->head_dim;
+
+	for (size_t unit = first; unit < end; unit++) {
+		size_t i = unit / info->n_kv_heads;
+		uint32_t head = (uint32_t)(unit % info->n_kv_heads);
+		float *out = buffers->heads.rows[i] + head * span;
+		struct fm_attention attention = {
+			.n_heads = model->hyper.group,
+			.head_dim = info->head_dim,
+			.position = buffers->tokens[i]->position,
+			.is_half = model->options.kv_element == FM_ELEMENT_F16,
+			.scale = model->hyper.attention_scale,
+			.blocks = buffers->tokens[i]->blocks,
+			.key_offset = kv_offset(model, job->layer, 0, head),
+			.value_offset = kv_offset(model, job->layer, 1, head),
+		};
+
+		model->kernels->attention(&attention, buffers->q.rows[i] + head * span, out);
+		quantise(model, &buffers->heads_tiles, i, head * span, out, span);
+	}
+}
+
+void fm_step_attention(struct fm_model *model, uint32_t layer)
+{
+	struct layer_job job = {.model = model, .layer = layer};
+
+	fm_threads_run(model->threads, model->buffers.n * model->info.n_kv_heads, 1,
+		       attention_units, &job);
+}
+
+/* Units: slices of 32 columns, token after token. */
+static void silu_units(void *argument, size_t first, size_t end)
+{
+	struct fm_model *model = argument;
+	const struct fm_buffers *buffers = &model->buffers;
+	const size_t n_slices = model->info.ffn_dim / FM_BLOCK_COLUMNS;
+
+	while (first < end) {
+		size_t token = first / n_slices, slice = first % n_slices;
+		size_t n = n_slices - slice < end - first ? n_slices - slice : end - first;
+		float *gate = buffers->gate.rows[token] + slice * FM_BLOCK_COLUMNS;
+
+		model->kernels->silu_multiply(gate,
+					      buffers->up.rows[token] + slice * FM_BLOCK_COLUMNS,
+					      n * FM_BLOCK_COLUMNS);
+		quantise(model, &buffers->gate_tiles, token, slice * FM_BLOCK_COLUMNS, gate,
+			 n * FM_BLOCK_COLUMNS);
+		first += n;
+	}
+}
+
+void fm_step_silu(struct fm_model *model)
+{
+	const size_t n_slices = model->info.ffn_dim / FM_BLOCK_COLUMNS;
+
+	fm_threads_run(model->threads, model->buffers.n * n_slices, 24, silu_units, model);
+}
+
+/* ---- logits ------------------------------------------------------------------------------- */
+
+/* The tokens that ask for logits move together: row i of normed is the i-th of them. */
+static void output_norm_units(void *argument, size_t first, size_t end)
+{
+	struct fm_model *model = argument;
+	struct fm_buffers *buffers = &model->buffers;
+	const uint32_t dim = model->info.dim;
+
+	for (size_t i = first; i < end; i++) {
+		size_t token = buffers->logits_token[i];
+		float *x = buffers->x.rows[token], *normed = buffers->normed.rows[i];
+
+		model->kernels->add(x, buffers->product.rows[token], dim);
+		model->kernels->rms_norm(normed, x, model->weights.output_norm, dim,
+					 model->hyper.rms_epsilon);
+		quantise(model, &buffers->output_tiles, i, 0, normed, dim);
+	}
+}
+
+void fm_step_logits(struct fm_model *model)
+{
+	struct fm_buffers *buffers = &model->buffers;
+
+	fm_threads_run(model->threads, buffers->n_logits, 2, output_norm_units, model);
+	run_products(model, &(struct products){
+				    .in = &buffers->normed,
+				    .tiles = &buffers->output_tiles,
+				    .n_tokens = buffers->n_logits,
+				    .matrices = {&model->weights.output},
+				    .out = {buffers->logits},
+			    });
+}
