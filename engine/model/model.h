@@ -34,6 +34,7 @@ struct fm_model_options {
 struct fm_model_info {
 	const char *architecture; /* owned by the model */
 	const char *name;
+	uint32_t tokens_per_block;
 	uint32_t n_layers, dim, n_heads, n_kv_heads, head_dim, ffn_dim, vocab_size, context_length;
 	uint64_t weight_bytes;	  /* of all tensors, as stored in the file */
 	uint64_t parameters;

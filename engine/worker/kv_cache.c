@@ -120,7 +120,7 @@ static int take_cached(struct fm_kv_sequence *sequence, const struct fm_key *tai
 	sequence->n_computed = (uint32_t)found * per_block;
 	/* A tail continues a complete head only; otherwise it is left to expire and computed anew.
 	 */
-	if (tail && (uint32_t)found == wanted) {
+	if (tail && (uint32_t)found == wanted && (sequence->n_tokens - 1) % per_block) {
 		struct fm_block block;
 
 		if (!fm_block_adopt(cache->pool, tail, &block)) {

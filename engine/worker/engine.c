@@ -1,0 +1,538 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The step loop: admit, reserve KV, compute, sample, report (see engine.h). Calls the scheduler core,
+ * the KV cache, the model and the sampler; knows no sockets.
+ * Invariant: a running request has a sequence, a waiting one has none.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "text/tokenizer.h"
+#include "worker/engine.h"
+#include "worker/kv_cache.h"
+
+#define RESERVE_DEADLINE_NS 20000000ull	 /* before somebody is preempted to make room */
+#define REATTACH_PAUSE_NS 100000000ull	 /* between looks for a lost pool */
+#define REATTACH_TRIES_MAX 300		 /* then requests are refused, to be retried elsewhere */
+#define FULL_TRIES_MAX 250		 /* steps that a request alone waits for a full pool */
+
+struct running {
+	bool is_used;
+	enum fm_request_kind kind;
+	uint64_t id;
+	void *owner;
+	uint32_t *tokens; /* all so far; a copy that survives preemption */
+	uint32_t n_tokens, max_tokens;
+	bool ends, has_tail;
+	struct fm_key tail;
+	struct fm_sampling sampling;
+	uint32_t n_top;
+	uint32_t *teacher;
+	uint32_t n_teacher;
+	struct fm_kv_sequence *sequence;
+	struct fm_request_counts counts;
+	uint64_t started_ns, first_token_ns;
+	uint32_t full_tries;
+	float *logits;
+};
+
+struct fm_engine {
+	struct fm_engine_options options;
+	fm_engine_listener *listener;
+	void *context;
+	struct fm_digest ns;
+	struct fm_kv_cache *cache;
+	struct fm_scheduler *scheduler;
+	uint32_t vocab, max_tokens;
+	uint64_t computed_tokens, generated_tokens;
+	uint32_t reattach_tries;
+	struct running requests[FM_SCHEDULER_REQUESTS_MAX];
+	struct fm_token_in *batch; /* token_budget */
+	float *logits;		   /* max_batch rows of vocab */
+	float *scratch;
+};
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000ull + (uint64_t)ts.tv_nsec;
+}
+
+int fm_engine_create(const struct fm_engine_options *options, fm_engine_listener *listener,
+		     void *context, struct fm_engine **out)
+{
+	const struct fm_model_info *info = fm_model_info(options->model);
+	struct fm_kv_cache_options kv = {
+		.attach = options->attach,
+		.block_bytes = fm_model_block_bytes(options->model),
+		.tokens_per_block = info->tokens_per_block,
+		.max_tokens = info->context_length,
+	};
+	struct fm_engine *engine = calloc(1, sizeof(*engine));
+	int err;
+
+	if (!engine)
+		return fm_fail(FM_ERR_NO_MEMORY, "engine: out of memory");
+	engine->options = *options;
+	engine->listener = listener;
+	engine->context = context;
+	engine->vocab = info->vocab_size;
+	engine->max_tokens = info->context_length;
+	err = fm_model_namespace(options->model, options->tenant_salt, &engine->ns);
+	if (err)
+		goto fail;
+	kv.ns = engine->ns;
+	err = fm_scheduler_create(options->max_batch, options->token_budget, &engine->scheduler);
+	if (err)
+		goto fail;
+	engine->batch = calloc(options->token_budget, sizeof(*engine->batch));
+	engine->logits = malloc((size_t)options->max_batch * engine->vocab * sizeof(float));
+	engine->scratch = malloc(engine->vocab * sizeof(float));
+	if (!engine->batch || !engine->logits || !engine->scratch) {
+		err = fm_fail(FM_ERR_NO_MEMORY, "engine: out of memory");
+		goto fail;
+	}
+	err = fm_kv_cache_open(&kv, &engine->cache);
+	if (err)
+		goto fail;
+	*out = engine;
+	return 0;
+fail:
+	fm_engine_destroy(engine);
+	return err;
+}
+
+/* Takes a request out of every table. Its sequence goes back to the pool. */
+static void drop(struct fm_engine *engine, uint32_t number)
+{
+	struct running *request = &engine->requests[number];
+
+	fm_kv_sequence_close(request->sequence);
+	fm_scheduler_remove(engine->scheduler, number);
+	free(request->tokens);
+	free(request->teacher);
+	*request = (struct running){0};
+}
+
+void fm_engine_destroy(struct fm_engine *engine)
+{
+	if (!engine)
+		return;
+	for (uint32_t i = 0; i < FM_SCHEDULER_REQUESTS_MAX; i++)
+		if (engine->requests[i].is_used)
+			drop(engine, i);
+	fm_kv_cache_close(engine->cache);
+	fm_scheduler_destroy(engine->scheduler);
+	free(engine->batch);
+	free(engine->logits);
+	free(engine->scratch);
+	free(engine);
+}
+
+static int check_request(const struct fm_engine *engine, const struct fm_request *request)
+{
+	if (!request->n_tokens)
+		return fm_fail(FM_ERR_INVALID, "the request has no tokens: give at least one");
+	if (request->n_tokens >= engine->max_tokens)
+		return fm_fail(FM_ERR_LIMIT, "%u tokens: the model's context holds %u and an answer needs at least one of them",
+			       request->n_tokens, engine->max_tokens);
+	for (uint32_t i = 0; i < request->n_tokens; i++)
+		if (request->tokens[i] >= engine->vocab)
+			return fm_fail(FM_ERR_INVALID, "token %u at %u: the vocabulary has %u",
+				       request->tokens[i], i, engine->vocab);
+	for (uint32_t i = 0; i < request->n_teacher; i++)
+		if (request->teacher[i] >= engine->vocab)
+			return fm_fail(FM_ERR_INVALID, "teacher token %u at %u: the vocabulary has %u",
+				       request->teacher[i], i, engine->vocab);
+	if (request->n_top > FM_TOP_LOGPROBS_MAX)
+		return fm_fail(FM_ERR_LIMIT, "%u log probabilities a token: at most %d",
+			       request->n_top, FM_TOP_LOGPROBS_MAX);
+	return fm_sampling_check(&request->sampling);
+}
+
+int fm_engine_submit(struct fm_engine *engine, const struct fm_request *request)
+{
+	struct running *running;
+	int number, err;
+
+	err = check_request(engine, request);
+	if (err)
+		return err;
+	number = fm_scheduler_add(engine->scheduler, request->n_tokens);
+	if (number < 0)
+		return number;
+	running = &engine->requests[number];
+	*running = (struct running){
+		.is_used = true,
+		.kind = request->kind,
+		.id = request->id,
+		.owner = request->owner,
+		.n_tokens = request->n_tokens,
+		.max_tokens = request->max_tokens,
+		.ends = request->ends,
+		.sampling = request->sampling,
+		.n_top = request->n_top,
+		.n_teacher = request->n_teacher,
+		.started_ns = now_ns(),
+	};
+	if (request->tail) {
+		running->has_tail = true;
+		running->tail = *request->tail;
+	}
+	running->tokens = malloc(engine->max_tokens * sizeof(uint32_t));
+	running->teacher = malloc((request->n_teacher + 1) * sizeof(uint32_t));
+	if (!running->tokens || !running->teacher) {
+		drop(engine, (uint32_t)number);
+		return fm_fail(FM_ERR_NO_MEMORY, "request: out of memory");
+	}
+	memcpy(running->tokens, request->tokens, request->n_tokens * sizeof(uint32_t));
+	if (request->n_teacher)
+		memcpy(running->teacher, request->teacher, request->n_teacher * sizeof(uint32_t));
+	return 0;
+}
+
+static void tell(struct fm_engine *engine, const struct running *request,
+		 struct fm_engine_event *event)
+{
+	event->id = request->id;
+	engine->listener(engine->context, request->owner, event);
+}
+
+static void finish(struct fm_engine *engine, uint32_t number, const char *how)
+{
+	struct running *request = &engine->requests[number];
+	struct fm_engine_event event = {.kind = FM_EVENT_DONE, .finish = how};
+	uint64_t now = now_ns();
+
+	if (!request->first_token_ns)
+		request->first_token_ns = now;
+	request->counts.prefill_ms = (double)(request->first_token_ns - request->started_ns) / 1e6;
+	request->counts.decode_ms = (double)(now - request->first_token_ns) / 1e6;
+	event.counts = request->counts;
+	tell(engine, request, &event);
+	drop(engine, number);
+}
+
+static void fail_request(struct fm_engine *engine, uint32_t number, int err, const char *why)
+{
+	struct fm_engine_event event = {
+		.kind = FM_EVENT_ERROR,
+		.error = err,
+		.message = why,
+		.retry = err == FM_ERR_POOL_FULL || err == FM_ERR_DISCONNECTED ||
+			 err == FM_ERR_BUSY || err == FM_ERR_DEADLINE,
+	};
+
+	tell(engine, &engine->requests[number], &event);
+	drop(engine, number);
+}
+
+void fm_engine_cancel(struct fm_engine *engine, void *owner, uint64_t id)
+{
+	for (uint32_t i = 0; i < FM_SCHEDULER_REQUESTS_MAX; i++) {
+		struct running *request = &engine->requests[i];
+
+		if (request->is_used && request->owner == owner && request->id == id)
+			finish(engine, i, "cancelled");
+	}
+}
+
+void fm_engine_forget(struct fm_engine *engine, void *owner)
+{
+	for (uint32_t i = 0; i < FM_SCHEDULER_REQUESTS_MAX; i++)
+		if (engine->requests[i].is_used && engine->requests[i].owner == owner)
+			drop(engine, i);
+}
+
+void fm_engine_refuse_all(struct fm_engine *engine, const char *why)
+{
+	for (uint32_t i = 0; i < FM_SCHEDULER_REQUESTS_MAX; i++)
+		if (engine->requests[i].is_used)
+			fail_request(engine, i, FM_ERR_BUSY, why);
+}
+
+/* Its KV goes back to the pool; what was sealed of it is found again when it resumes. */
+static void preempt(struct fm_engine *engine, uint32_t number)
+{
+	struct running *request = &engine->requests[number];
+
+	fm_kv_sequence_close(request->sequence);
+	request->sequence = NULL;
+	request->has_tail = false;
+	fm_scheduler_preempt(engine->scheduler, number, request->n_tokens);
+}
+
+/* The pool died: every hold is void. Requests wait for it to come back and are computed again. */
+static void lose_pool(struct fm_engine *engine)
+{
+	for (uint32_t i = 0; i < FM_SCHEDULER_REQUESTS_MAX; i++)
+		if (engine->requests[i].is_used && engine->requests[i].sequence)
+			preempt(engine, i);
+}
+
+static bool have_pool(struct fm_engine *engine)
+{
+	struct timespec pause = {.tv_nsec = REATTACH_PAUSE_NS};
+	struct fm_pool *pool = fm_kv_cache_pool(engine->cache);
+	char why[256];
+
+	if (pool && fm_pool_is_connected(pool)) {
+		engine->reattach_tries = 0;
+		return true;
+	}
+	if (!engine->reattach_tries)
+		fm_log(FM_LOG_WARNING, "the pool's daemon is gone; waiting for it to come back");
+	lose_pool(engine);
+	if (!fm_kv_cache_reattach(engine->cache)) {
+		fm_log(FM_LOG_INFO, "attached to the pool again");
+		engine->reattach_tries = 0;
+		return true;
+	}
+	if (++engine->reattach_tries >= REATTACH_TRIES_MAX) {
+		strncpy(why, fm_error_detail(), sizeof(why) - 1);
+		why[sizeof(why) - 1] = 0;
+		fm_engine_refuse_all(engine, why);
+		engine->reattach_tries = 1;
+	}
+	nanosleep(&pause, NULL);
+	return false;
+}
+
+static void admit(struct fm_engine *engine)
+{
+	uint32_t numbers[FM_SCHEDULER_REQUESTS_MAX];
+	size_t n = fm_scheduler_admit(engine->scheduler, numbers, FM_SCHEDULER_REQUESTS_MAX);
+
+	for (size_t i = 0; i < n; i++) {
+		struct running *request = &engine->requests[numbers[i]];
+		int err = fm_kv_sequence_open(engine->cache, request->tokens, request->n_tokens,
+					      request->has_tail ? &request->tail : NULL,
+					      &request->sequence);
+
+		request->has_tail = false;
+		if (err == FM_ERR_DISCONNECTED) {
+			fm_scheduler_preempt(engine->scheduler, numbers[i], request->n_tokens);
+			continue;
+		}
+		if (err) {
+			fail_request(engine, numbers[i], err, fm_error_detail());
+			continue;
+		}
+		/* A request that was preempted finds its own blocks again: they were counted once. */
+		if (!request->counts.computed)
+			request->counts.cached = fm_kv_sequence_cached(request->sequence);
+		if (request->counts.mapped < fm_kv_sequence_mapped(request->sequence))
+			request->counts.mapped = fm_kv_sequence_mapped(request->sequence);
+		fm_scheduler_set_pending(engine->scheduler, numbers[i],
+					 fm_kv_sequence_length(request->sequence) -
+						 fm_kv_sequence_computed(request->sequence));
+	}
+}
+
+/* Room for an item's KV; false when the item cannot be computed in this step. */
+static bool reserve(struct fm_engine *engine, const struct fm_schedule_item *item)
+{
+	struct running *request = &engine->requests[item->request];
+	int err;
+
+	if (!request->is_used || !request->sequence)
+		return false; /* preempted for an earlier item of this plan */
+	for (;;) {
+		int victim;
+
+		err = fm_kv_sequence_reserve(request->sequence, item->n_tokens,
+					     RESERVE_DEADLINE_NS);
+		if (!err) {
+			request->full_tries = 0;
+			return true;
+		}
+		if (err != FM_ERR_POOL_FULL && err != FM_ERR_DEADLINE)
+			break;
+		victim = fm_scheduler_youngest(engine->scheduler, item->request);
+		if (victim < 0 || !engine->requests[victim].sequence) {
+			if (++request->full_tries < FULL_TRIES_MAX)
+				return false;
+			break;
+		}
+		preempt(engine, (uint32_t)victim);
+	}
+	if (err != FM_ERR_DISCONNECTED)
+		fail_request(engine, item->request, err, fm_error_detail());
+	return false;
+}
+
+/* Chooses (or is taught) the next token. False when a teacher has no more. */
+static bool choose(struct fm_engine *engine, struct running *request, struct fm_sample *sample)
+{
+	uint32_t position = request->n_tokens;
+
+	if (request->n_teacher) {
+		if (request->counts.generated >= request->n_teacher)
+			return false;
+		fm_sampler_score(request->logits, engine->vocab,
+				 request->teacher[request->counts.generated], request->n_top, sample);
+		return true;
+	}
+	fm_sampler_choose(request->logits, engine->vocab, &request->sampling, position,
+			  request->n_top, engine->scratch, sample);
+	return true;
+}
+
+/* Final event of a prefill: the first token and the tail that has no key. */
+static void finish_prefill(struct fm_engine *engine, uint32_t number, const struct fm_sample *sample)
+{
+	struct running *request = &engine->requests[number];
+	struct fm_engine_event event = {.kind = FM_EVENT_PREFILLED, .sample = sample};
+	int offered = fm_kv_sequence_offer_tail(request->sequence, &event.tail);
+
+	event.has_tail = offered == 1; /* a tail that cannot be offered is computed again */
+	event.is_end = fm_tokenizer_is_end(engine->options.tokenizer, sample->token);
+	request->counts.prefill_ms = (double)(now_ns() - request->started_ns) / 1e6;
+	event.counts = request->counts;
+	tell(engine, request, &event);
+	drop(engine, number);
+}
+
+/* After a step that reached the end of a request's known tokens. */
+static void next_token(struct fm_engine *engine, uint32_t number)
+{
+	struct running *request = &engine->requests[number];
+	struct fm_engine_event event = {.kind = FM_EVENT_TOKEN};
+	struct fm_sample sample;
+	bool is_end;
+
+	if (!request->first_token_ns)
+		request->first_token_ns = now_ns();
+	if (!choose(engine, request, &sample)) {
+		finish(engine, number, "length");
+		return;
+	}
+	if (request->kind == FM_REQUEST_PREFILL) {
+		finish_prefill(engine, number, &sample);
+		return;
+	}
+	is_end = request->ends && !request->n_teacher &&
+		 fm_tokenizer_is_end(engine->options.tokenizer, sample.token);
+	if (is_end) {
+		finish(engine, number, "stop");
+		return;
+	}
+	request->counts.generated++;
+	engine->generated_tokens++;
+	request->tokens[request->n_tokens++] = sample.token;
+	event.sample = &sample;
+	tell(engine, request, &event);
+	if (request->counts.generated >= request->max_tokens ||
+	    request->n_tokens >= engine->max_tokens ||
+	    (request->n_teacher && request->counts.generated >= request->n_teacher)) {
+		finish(engine, number, "length");
+		return;
+	}
+	if (fm_kv_sequence_append(request->sequence, sample.token))
+		fail_request(engine, number, FM_ERR_LIMIT, fm_error_detail());
+	else
+		fm_scheduler_set_pending(engine->scheduler, number, 1);
+}
+
+/* Lays the reserved items out as one batch; returns its length. */
+static size_t fill_batch(struct fm_engine *engine, const struct fm_schedule_item *items, size_t n)
+{
+	size_t n_batch = 0, n_logits = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		struct running *request = &engine->requests[items[i].request];
+		uint32_t first = fm_kv_sequence_computed(request->sequence);
+		const uint32_t *tokens = fm_kv_sequence_tokens(request->sequence);
+
+		request->logits = NULL;
+		if (first + items[i].n_tokens == request->n_tokens)
+			request->logits = engine->logits + engine->vocab * n_logits++;
+		for (uint32_t j = 0; j < items[i].n_tokens; j++)
+			engine->batch[n_batch++] = (struct fm_token_in){
+				.token = tokens[first + j],
+				.position = first + j,
+				.blocks = fm_kv_sequence_blocks(request->sequence),
+				.logits = first + j + 1 == request->n_tokens ? request->logits
+									     : NULL,
+			};
+	}
+	return n_batch;
+}
+
+/* Books a computed item: seals, counts, and goes on to the next token when the end was reached. */
+static void complete(struct fm_engine *engine, const struct fm_schedule_item *item)
+{
+	struct running *request = &engine->requests[item->request];
+	int err = fm_kv_sequence_advance(request->sequence, item->n_tokens);
+
+	engine->computed_tokens += item->n_tokens;
+	if (err == FM_ERR_DISCONNECTED)
+		err = 0; /* the KV is in memory that we still map: this step's result stands */
+	if (err) {
+		fail_request(engine, item->request, err, fm_error_detail());
+		return;
+	}
+	if (!request->counts.generated)
+		request->counts.computed += item->n_tokens;
+	request->counts.sealed = fm_kv_sequence_sealed(request->sequence);
+	fm_scheduler_set_pending(engine->scheduler, item->request,
+				 request->n_tokens - fm_kv_sequence_computed(request->sequence));
+	if (request->logits)
+		next_token(engine, item->request);
+}
+
+bool fm_engine_step(struct fm_engine *engine)
+{
+	struct fm_schedule_item items[FM_SCHEDULER_REQUESTS_MAX];
+	struct fm_scheduler_counts counts;
+	size_t n, n_reserved = 0;
+	int err;
+
+	fm_scheduler_counts(engine->scheduler, &counts);
+	if (!counts.running && !counts.waiting)
+		return false;
+	if (!have_pool(engine))
+		return true;
+	admit(engine);
+	n = fm_scheduler_plan(engine->scheduler, items, FM_SCHEDULER_REQUESTS_MAX);
+	for (size_t i = 0; i < n; i++)
+		if (reserve(engine, &items[i]))
+			items[n_reserved++] = items[i];
+	/* Reserving for one item may have preempted another that was reserved before it. */
+	n = n_reserved;
+	n_reserved = 0;
+	for (size_t i = 0; i < n; i++)
+		if (engine->requests[items[i].request].sequence)
+			items[n_reserved++] = items[i];
+	n = fill_batch(engine, items, n_reserved);
+	if (!n)
+		return true;
+	err = fm_model_forward(engine->options.model, engine->batch, n);
+	for (size_t i = 0; i < n_reserved; i++) {
+		if (err)
+			fail_request(engine, items[i].request, err, fm_error_detail());
+		else
+			complete(engine, &items[i]);
+	}
+	return true;
+}
+
+void fm_engine_stats(const struct fm_engine *engine, struct fm_engine_stats *out)
+{
+	fm_scheduler_counts(engine->scheduler, &out->schedule);
+	out->computed_tokens = engine->computed_tokens;
+	out->generated_tokens = engine->generated_tokens;
+}
+
+const struct fm_digest *fm_engine_namespace(const struct fm_engine *engine)
+{
+	return &engine->ns;
+}
+
+struct fm_pool *fm_engine_pool(struct fm_engine *engine)
+{
+	return fm_kv_cache_pool(engine->cache);
+}
