@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * JSON of the worker protocol (see protocol.h and Documentation/worker-protocol.md).
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/protocol.h"
+
+static int parse_tokens(const json_t *root, struct fm_worker_message *message)
+{
+	const json_t *array = json_object_get(root, "tokens");
+	size_t n = json_array_size(array);
+
+	if (!json_is_array(array) || !n || n > 1u << 21)
+		return fm_fail(FM_ERR_INVALID, "tokens: give an array of 1 to %u token ids", 1u << 21);
+	message->tokens = malloc(n * sizeof(uint32_t));
+	if (!message->tokens)
+		return fm_fail(FM_ERR_NO_MEMORY, "request: out of memory");
+	for (size_t i = 0; i < n; i++) {
+		const json_t *id = json_array_get(array, i);
+
+		if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+		    json_integer_value(id) > UINT32_MAX)
+			return fm_fail(FM_ERR_INVALID, "tokens[%zu] is not a token id", i);
+		message->tokens[i] = (uint32_t)json_integer_value(id);
+	}
+	message->request.tokens = message->tokens;
+	message->request.n_tokens = (uint32_t)n;
+	return 0;
+}
+
+static int parse_sampling(const json_t *sampling, struct fm_sampling *out)
+{
+	const json_t *value;
+
+	out->temperature = 0;
+	out->top_p = 1;
+	if (!sampling)
+		return 0;
+	if (!json_is_object(sampling))
+		return fm_fail(FM_ERR_INVALID, "sampling: give an object");
+	if ((value = json_object_get(sampling, "temperature")))
+		out->temperature = (float)json_number_value(value);
+	if ((value = json_object_get(sampling, "top_p")))
+		out->top_p = (float)json_number_value(value);
+	if ((value = json_object_get(sampling, "min_p")))
+		out->min_p = (float)json_number_value(value);
+	if ((value = json_object_get(sampling, "top_k")))
+		out->top_k = (uint32_t)json_integer_value(value);
+	if ((value = json_object_get(sampling, "seed")))
+		out->seed = (uint64_t)json_integer_value(value);
+	if ((value = json_object_get(sampling, "choice")))
+		out->choice = (uint32_t)json_integer_value(value);
+	return 0;
+}
+
+static int parse_tail(const json_t *tail, struct fm_key *out)
+{
+	const char *hex = json_string_value(tail);
+
+	if (!hex || strlen(hex) != 2 * sizeof(out->bytes) || strspn(hex, "0123456789abcdef") != 32)
+		return fm_fail(FM_ERR_INVALID, "tail: give 32 lower-case hex digits");
+	for (size_t i = 0; i < sizeof(out->bytes); i++) {
+		unsigned int byte;
+
+		sscanf(hex + 2 * i, "%2x", &byte);
+		out->bytes[i] = (uint8_t)byte;
+	}
+	return 0;
+}
+
+static int parse_request(const json_t *root, const char *op, struct fm_worker_message *message)
+{
+	struct fm_request *request = &message->request;
+	const json_t *tail = json_object_get(root, "tail");
+	const json_t *max = json_object_get(root, "max_tokens");
+	const json_t *n_top = json_object_get(root, "top_logprobs");
+	int err;
+
+	message->op = FM_WORKER_OP_REQUEST;
+	request->kind = strcmp(op, "prefill") ? FM_REQUEST_GENERATE : FM_REQUEST_PREFILL;
+	request->ends = json_is_true(json_object_get(root, "ends"));
+	request->max_tokens = 1;
+	if (request->kind == FM_REQUEST_GENERATE) {
+		if (!json_is_integer(max) || json_integer_value(max) < 1 ||
+		    json_integer_value(max) > UINT32_MAX)
+			return fm_fail(FM_ERR_INVALID, "max_tokens: give a number of at least 1");
+		request->max_tokens = (uint32_t)json_integer_value(max);
+	}
+	if (n_top) {
+		if (!json_is_integer(n_top) || json_integer_value(n_top) < 0 ||
+		    json_integer_value(n_top) > FM_TOP_LOGPROBS_MAX)
+			return fm_fail(FM_ERR_INVALID, "top_logprobs: give a number from 0 to %d",
+				       FM_TOP_LOGPROBS_MAX);
+		request->n_top = (uint32_t)json_integer_value(n_top);
+	}
+	if (tail) {
+		err = parse_tail(tail, &message->tail);
+		if (err)
+			return err;
+		request->tail = &message->tail;
+	}
+	err = parse_sampling(json_object_get(root, "sampling"), &request->sampling);
+	return err ? err : parse_tokens(root, message);
+}
+
+int fm_worker_parse(const char *line, size_t len, struct fm_worker_message *message)
+{
+	json_error_t error;
+	json_t *root = json_loadb(line, len, JSON_REJECT_DUPLICATES, &error);
+	const char *op = json_string_value(json_object_get(root, "op"));
+	const json_t *id = json_object_get(root, "id");
+	int err = 0;
+
+	*message = (struct fm_worker_message){0};
+	if (!root)
+		return fm_fail(FM_ERR_INVALID, "not a JSON object: %s at byte %d", error.text,
+			       error.position);
+	message->request.id = (uint64_t)json_integer_value(id);
+	if (!op)
+		err = fm_fail(FM_ERR_INVALID, "op is missing: prefill, generate, cancel or stats");
+	else if (!strcmp(op, "stats"))
+		message->op = FM_WORKER_OP_STATS;
+	else if (!json_is_integer(id))
+		err = fm_fail(FM_ERR_INVALID, "id is missing: give a number");
+	else if (!strcmp(op, "cancel"))
+		message->op = FM_WORKER_OP_CANCEL;
+	else if (!strcmp(op, "prefill") || !strcmp(op, "generate"))
+		err = parse_request(root, op, message);
+	else
+		err = fm_fail(FM_ERR_INVALID, "op \"%.32s\" is not known: prefill, generate, cancel or stats", op);
+	json_decref(root);
+	return err;
+}
+
+void fm_worker_message_free(struct fm_worker_message *message)
+{
+	free(message->tokens);
+	message->tokens = NULL;
+}
+
+static void add_counts(json_t *out, const struct fm_request_counts *counts)
+{
+	json_object_set_new(out, "computed", json_integer(counts->computed));
+	json_object_set_new(out, "cached", json_integer(counts->cached));
+	json_object_set_new(out, "mapped", json_integer(counts->mapped));
+	json_object_set_new(out, "sealed", json_integer(counts->sealed));
+	json_object_set_new(out, "generated", json_integer(counts->generated));
+	json_object_set_new(out, "prefill_ms", json_real(counts->prefill_ms));
+	json_object_set_new(out, "decode_ms", json_real(counts->decode_ms));
+}
+
+static void add_sample(json_t *out, const struct fm_sample *sample, uint32_t n_top)
+{
+	json_object_set_new(out, "token", json_integer(sample->token));
+	json_object_set_new(out, "logprob", json_real(sample->logprob));
+	if (n_top) {
+		json_t *top = json_array();
+
+		for (uint32_t i = 0; i < sample->n_top; i++)
+			json_array_append_new(top, json_pack("[i,f]", (int)sample->top[i].id,
+							     (double)sample->top[i].logprob));
+		json_object_set_new(out, "top", top);
+	}
+}
+
+json_t *fm_worker_event_json(const struct fm_engine_event *event, uint32_t n_top)
+{
+	json_t *out = json_pack("{s:I}", "id", (json_int_t)event->id);
+	char hex[33];
+
+	switch (event->kind) {
+	case FM_EVENT_TOKEN:
+		json_object_set_new(out, "event", json_string("token"));
+		add_sample(out, event->sample, n_top);
+		break;
+	case FM_EVENT_PREFILLED:
+		json_object_set_new(out, "event", json_string("prefilled"));
+		add_sample(out, event->sample, n_top);
+		add_counts(out, &event->counts);
+		json_object_set_new(out, "ms", json_real(event->counts.prefill_ms));
+		if (event->has_tail) {
+			for (int i = 0; i < 16; i++)
+				snprintf(hex + 2 * i, 3, "%02x", event->tail.bytes[i]);
+			json_object_set_new(out, "tail", json_string(hex));
+		}
+		break;
+	case FM_EVENT_DONE:
+		json_object_set_new(out, "event", json_string("done"));
+		json_object_set_new(out, "finish", json_string(event->finish));
+		add_counts(out, &event->counts);
+		break;
+	case FM_EVENT_ERROR:
+		json_object_set_new(out, "event", json_string("error"));
+		json_object_set_new(out, "code", json_string(fm_error_name(event->error)));
+		json_object_set_new(out, "message", json_string(event->message));
+		json_object_set_new(out, "retry", json_boolean(event->retry));
+		break;
+	}
+	return out;
+}
+
+json_t *fm_worker_stats_json(const struct fm_engine_stats *stats)
+{
+	return json_pack("{s:s,s:I,s:I,s:I,s:I,s:I}", "event", "stats", "running",
+			 (json_int_t)stats->schedule.running, "waiting",
+			 (json_int_t)stats->schedule.waiting, "waiting_tokens",
+			 (json_int_t)stats->schedule.waiting_tokens, "computed_tokens",
+			 (json_int_t)stats->computed_tokens, "generated_tokens",
+			 (json_int_t)stats->generated_tokens);
+}

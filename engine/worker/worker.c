@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Driver of a worker: sockets, lines, and the engine's steps between them (see worker.h). One thread.
+ * Invariant: between two polls every connection's buffers are within FM_WORKER_LINE_MAX, else it is
+ * closed and its requests are forgotten.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "worker/protocol.h"
+#include "worker/worker.h"
+
+#define CONNECTIONS_MAX 8 /* front ends of one worker */
+#define STATS_PAUSE_NS 100000000ull
+
+struct buffer {
+	char *data;
+	size_t used, size;
+};
+
+struct connection {
+	int fd; /* -1: free */
+	bool is_broken;
+	struct buffer in, out;
+	size_t sent;
+};
+
+struct worker {
+	const struct fm_worker_options *options;
+	struct fm_engine *engine;
+	int listen_fd;
+	char unix_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	struct connection connections[CONNECTIONS_MAX];
+	struct fm_scheduler_counts told;
+	uint64_t told_ns;
+};
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000ull + (uint64_t)ts.tv_nsec;
+}
+
+static bool grow(struct buffer *buffer, size_t more)
+{
+	size_t size = buffer->size ? buffer->size : 65536;
+	char *data;
+
+	if (buffer->used + more <= buffer->size)
+		return true;
+	if (buffer->used + more > FM_WORKER_LINE_MAX)
+		return false;
+	while (size < buffer->used + more)
+		size *= 2;
+	data = realloc(buffer->data, size);
+	if (!data)
+		return false;
+	buffer->data = data;
+	buffer->size = size;
+	return true;
+}
+
+static void send_json(struct connection *connection, json_t *object)
+{
+	char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+	size_t len = text ? strlen(text) : 0;
+
+	json_decref(object);
+	if (!text || !grow(&connection->out, len + 1)) {
+		connection->is_broken = true;
+	} else {
+		memcpy(connection->out.data + connection->out.used, text, len);
+		connection->out.data[connection->out.used + len] = '\n';
+		connection->out.used += len + 1;
+	}
+	free(text);
+}
+
+static void on_event(void *context, void *owner, const struct fm_engine_event *event)
+{
+	(void)context;
+	send_json(owner, fm_worker_event_json(event, event->sample ? event->sample->n_top : 0));
+}
+
+static void send_error(struct connection *connection, uint64_t id, int err)
+{
+	struct fm_engine_event event = {.kind = FM_EVENT_ERROR,
+					.id = id,
+					.error = err,
+					.message = fm_error_detail(),
+					.retry = err == FM_ERR_BUSY};
+
+	send_json(connection, fm_worker_event_json(&event, 0));
+}
+
+static void send_hello(struct worker *worker, struct connection *connection)
+{
+	const struct fm_model_info *info = fm_model_info(worker->options->engine.model);
+	const struct fm_digest *ns = fm_engine_namespace(worker->engine);
+	struct fm_pool_info pool = {.size = sizeof(pool)};
+	char hex[65], incarnation[17] = "";
+
+	for (int i = 0; i < 32; i++)
+		snprintf(hex + 2 * i, 3, "%02x", ns->bytes[i]);
+	if (fm_engine_pool(worker->engine) && !fm_pool_info(fm_engine_pool(worker->engine), &pool))
+		snprintf(incarnation, sizeof(incarnation), "%016llx",
+			 (unsigned long long)pool.incarnation);
+	send_json(connection,
+		  json_pack("{s:s,s:i,s:s,s:s,s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:i}", "hello",
+			    "fabric-worker", "version", FM_WORKER_PROTOCOL_VERSION, "role",
+			    worker->options->role, "model", info->name, "numerics",
+			    info->numerics_id, "namespace", hex, "pool", incarnation,
+			    "tokens_per_block", (int)info->tokens_per_block, "context",
+			    (int)info->context_length, "vocab", (int)info->vocab_size, "pid",
+			    (int)getpid(), "max_batch", (int)worker->options->engine.max_batch));
+}
+
+static void open_connection(struct worker *worker, int fd)
+{
+	for (int i = 0; i < CONNECTIONS_MAX; i++) {
+		struct connection *connection = &worker->connections[i];
+
+		if (connection->fd >= 0)
+			continue;
+		fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+		*connection = (struct connection){.fd = fd};
+		send_hello(worker, connection);
+		return;
+	}
+	fm_log(FM_LOG_WARNING, "a front end was refused: %d are connected already",
+	       CONNECTIONS_MAX);
+	close(fd);
+}
+
+static void close_connection(struct worker *worker, struct connection *connection)
+{
+	fm_engine_forget(worker->engine, connection);
+	close(connection->fd);
+	free(connection->in.data);
+	free(connection->out.data);
+	*connection = (struct connection){.fd = -1};
+}
+
+static void take_line(struct worker *worker, struct connection *connection, const char *line,
+		      size_t len)
+{
+	struct fm_worker_message message;
+	struct fm_engine_stats stats;
+	int err = fm_worker_parse(line, len, &message);
+
+	if (err) {
+		send_error(connection, message.request.id, err);
+	} else if (message.op == FM_WORKER_OP_STATS) {
+		fm_engine_stats(worker->engine, &stats);
+		send_json(connection, fm_worker_stats_json(&stats));
+	} else if (message.op == FM_WORKER_OP_CANCEL) {
+		fm_engine_cancel(worker->engine, connection, message.request.id);
+	} else {
+		message.request.owner = connection;
+		err = fm_engine_submit(worker->engine, &message.request);
+		if (err)
+			send_error(connection, message.request.id,
+				   err == FM_ERR_LIMIT && message.request.n_tokens ? FM_ERR_LIMIT
+										    : err);
+	}
+	fm_worker_message_free(&message);
+}
+
+static void receive(struct worker *worker, struct connection *connection)
+{
+	struct buffer *in = &connection->in;
+	ssize_t got;
+	char *end;
+
+	do {
+		if (!grow(in, 65536)) {
+			fm_log(FM_LOG_WARNING, "a front end sent a line over %u bytes: closed",
+			       FM_WORKER_LINE_MAX);
+			connection->is_broken = true;
+			return;
+		}
+		got = recv(connection->fd, in->data + in->used, in->size - in->used, 0);
+		if (got > 0)
+			in->used += (size_t)got;
+		while (got > 0 && (end = memchr(in->data, '\n', in->used))) {
+			size_t len = (size_t)(end - in->data);
+
+			take_line(worker, connection, in->data, len);
+			in->used -= len + 1;
+			memmove(in->data, end + 1, in->used);
+		}
+	} while (got > 0);
+	if (!got || (errno != EAGAIN && errno != EINTR))
+		connection->is_broken = true;
+}
+
+static void transmit(struct connection *connection)
+{
+	struct buffer *out = &connection->out;
+
+	while (connection->sent < out->used) {
+		ssize_t n = send(connection->fd, out->data + connection->sent,
+				 out->used - connection->sent, MSG_NOSIGNAL);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && errno != EAGAIN)
+			connection->is_broken = true;
+		if (n < 0)
+			break;
+		connection->sent += (size_t)n;
+	}
+	if (connection->sent) {
+		out->used -= connection->sent;
+		memmove(out->data, out->data + connection->sent, out->used);
+		connection->sent = 0;
+	}
+}
+
+/* Load changes, at most ten times a second. */
+static void tell_stats(struct worker *worker)
+{
+	struct fm_engine_stats stats;
+	uint64_t now = now_ns();
+
+	fm_engine_stats(worker->engine, &stats);
+	if ((stats.schedule.running == worker->told.running &&
+	     stats.schedule.waiting == worker->told.waiting) ||
+	    now - worker->told_ns < STATS_PAUSE_NS)
+		return;
+	worker->told = stats.schedule;
+	worker->told_ns = now;
+	for (int i = 0; i < CONNECTIONS_MAX; i++)
+		if (worker->connections[i].fd >= 0)
+			send_json(&worker->connections[i], fm_worker_stats_json(&stats));
+}
+
+static int listen_unix(struct worker *worker, const char *path)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int probe, fd;
+
+	if (strlen(path) >= sizeof(address.sun_path))
+		return fm_fail(FM_ERR_INVALID, "--listen unix:%s: the path is longer than %zu bytes",
+			       path, sizeof(address.sun_path) - 1);
+	strcpy(address.sun_path, path);
+	/* A socket file that nobody answers on is left over from a killed worker. */
+	probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (probe >= 0 && !connect(probe, (struct sockaddr *)&address, sizeof(address))) {
+		close(probe);
+		return fm_fail(FM_ERR_BUSY, "--listen unix:%s: another worker serves there", path);
+	}
+	if (probe >= 0)
+		close(probe);
+	unlink(path);
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) ||
+	    chmod(path, 0600) || listen(fd, 16)) {
+		int saved = errno;
+
+		if (fd >= 0)
+			close(fd);
+		return fm_fail(FM_ERR_IO, "cannot listen on unix:%s: %s", path, strerror(saved));
+	}
+	strcpy(worker->unix_path, path);
+	worker->listen_fd = fd;
+	return 0;
+}
+
+static int listen_tcp(struct worker *worker, const char *where)
+{
+	const char *colon = strrchr(where, ':');
+	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+	struct addrinfo *found;
+	char host[128];
+	int fd, on = 1, err;
+
+	if (!colon || (size_t)(colon - where) >= sizeof(host))
+		return fm_fail(FM_ERR_INVALID, "--listen %s: give unix:/path or host:port", where);
+	snprintf(host, sizeof(host), "%.*s", (int)(colon - where), where);
+	/* Between hosts the protocol needs TLS (architecture rule 8), which this version has not. */
+	if (strncmp(host, "127.", 4) && strcmp(host, "localhost"))
+		return fm_fail(FM_ERR_UNSUPPORTED, "--listen %s: a worker listens on loopback or a Unix socket only", where);
+	err = getaddrinfo(host, colon + 1, &hints, &found);
+	if (err)
+		return fm_fail(FM_ERR_INVALID, "--listen %s: %s", where, gai_strerror(err));
+	fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
+	    bind(fd, found->ai_addr, found->ai_addrlen) || listen(fd, 16)) {
+		err = fm_fail(FM_ERR_IO, "cannot listen on %s: %s", where, strerror(errno));
+		if (fd >= 0)
+			close(fd);
+	} else {
+		worker->listen_fd = fd;
+	}
+	freeaddrinfo(found);
+	return err;
+}
+
+/* One wait for whatever happens; does not sleep while the engine has work. Returns false to stop. */
+static bool wait_and_serve(struct worker *worker, bool has_work)
+{
+	struct pollfd fds[CONNECTIONS_MAX + 2];
+	int n = CONNECTIONS_MAX + 2, fd;
+
+	fds[0] = (struct pollfd){.fd = worker->options->stop_fd, .events = POLLIN};
+	fds[1] = (struct pollfd){.fd = worker->listen_fd, .events = POLLIN};
+	for (int i = 0; i < CONNECTIONS_MAX; i++)
+		fds[i + 2] = (struct pollfd){
+			.fd = worker->connections[i].fd,
+			.events = (short)(POLLIN |
+					  (worker->connections[i].out.used ? POLLOUT : 0))};
+	if (poll(fds, (nfds_t)n, has_work ? 0 : 1000) < 0)
+		return errno == EINTR;
+	if (fds[0].revents)
+		return false;
+	for (int i = 0; i < CONNECTIONS_MAX; i++) {
+		struct connection *connection = &worker->connections[i];
+
+		if (connection->fd >= 0 && fds[i + 2].revents & (POLLIN | POLLHUP | POLLERR))
+			receive(worker, connection);
+	}
+	if (fds[1].revents & POLLIN &&
+	    (fd = accept4(worker->listen_fd, NULL, NULL, SOCK_CLOEXEC)) >= 0)
+		open_connection(worker, fd);
+	return true;
+}
+
+static void serve(struct worker *worker)
+{
+	bool has_work = false;
+
+	while (wait_and_serve(worker, has_work)) {
+		int n_open = 0;
+
+		has_work = fm_engine_step(worker->engine);
+		tell_stats(worker);
+		for (int i = 0; i < CONNECTIONS_MAX; i++) {
+			struct connection *connection = &worker->connections[i];
+
+			if (connection->fd >= 0)
+				transmit(connection);
+			if (connection->fd >= 0 && connection->is_broken)
+				close_connection(worker, connection);
+			n_open += connection->fd >= 0;
+		}
+		if (worker->listen_fd < 0 && !n_open)
+			return;
+	}
+}
+
+int fm_worker_run(const struct fm_worker_options *options)
+{
+	struct worker worker = {.options = options, .listen_fd = -1};
+	int err;
+
+	for (int i = 0; i < CONNECTIONS_MAX; i++)
+		worker.connections[i].fd = -1;
+	err = fm_engine_create(&options->engine, on_event, &worker, &worker.engine);
+	if (err)
+		return err;
+	if (options->listen && !strncmp(options->listen, "unix:", 5))
+		err = listen_unix(&worker, options->listen + 5);
+	else if (options->listen)
+		err = listen_tcp(&worker, options->listen);
+	if (!err) {
+		if (options->fd >= 0)
+			open_connection(&worker, options->fd);
+		if (options->say_ready) {
+			puts("ready");
+			fflush(stdout);
+		}
+		serve(&worker);
+		fm_engine_refuse_all(worker.engine, "the worker is shutting down");
+	}
+	for (int i = 0; i < CONNECTIONS_MAX; i++)
+		if (worker.connections[i].fd >= 0) {
+			transmit(&worker.connections[i]);
+			close_connection(&worker, &worker.connections[i]);
+		}
+	if (worker.listen_fd >= 0)
+		close(worker.listen_fd);
+	if (*worker.unix_path)
+		unlink(worker.unix_path);
+	fm_engine_destroy(worker.engine);
+	return err;
+}
