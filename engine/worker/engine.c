@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The step loop: admit, reserve KV, compute, sample, report (see engine.h). Calls the scheduler core,
- * the KV cache, the model and the sampler; knows no sockets.
- * Invariant: a running request has a sequence, a waiting one has none.
+ * The step loop: admit, reserve KV, compute, sample, report (see engine.h). Calls the scheduler
+ * core, the KV cache, the model and the sampler; knows no sockets. Invariant: a running request has
+ * a sequence, a waiting one has none.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +13,9 @@
 #include "worker/kv_cache.h"
 
 #define RESERVE_DEADLINE_NS 20000000ull	 /* before somebody is preempted to make room */
-#define REATTACH_PAUSE_NS 100000000ull	 /* between looks for a lost pool */
-#define REATTACH_TRIES_MAX 300		 /* then requests are refused, to be retried elsewhere */
-#define FULL_TRIES_MAX 250		 /* steps that a request alone waits for a full pool */
+#define REATTACH_PAUSE_NS   100000000ull /* between looks for a lost pool */
+#define REATTACH_TRIES_MAX  300		 /* then requests are refused, to be retried elsewhere */
+#define FULL_TRIES_MAX	    250		 /* steps that a request alone waits for a full pool */
 
 struct running {
 	bool is_used;
@@ -137,7 +137,9 @@ static int check_request(const struct fm_engine *engine, const struct fm_request
 	if (!request->n_tokens)
 		return fm_fail(FM_ERR_INVALID, "the request has no tokens: give at least one");
 	if (request->n_tokens >= engine->max_tokens)
-		return fm_fail(FM_ERR_LIMIT, "%u tokens: the model's context holds %u and an answer needs at least one of them",
+		return fm_fail(FM_ERR_LIMIT,
+			       "%u tokens: the model's context holds %u and an answer needs at "
+			       "least one of them",
 			       request->n_tokens, engine->max_tokens);
 	for (uint32_t i = 0; i < request->n_tokens; i++)
 		if (request->tokens[i] >= engine->vocab)
@@ -145,7 +147,8 @@ static int check_request(const struct fm_engine *engine, const struct fm_request
 				       request->tokens[i], i, engine->vocab);
 	for (uint32_t i = 0; i < request->n_teacher; i++)
 		if (request->teacher[i] >= engine->vocab)
-			return fm_fail(FM_ERR_INVALID, "teacher token %u at %u: the vocabulary has %u",
+			return fm_fail(FM_ERR_INVALID,
+				       "teacher token %u at %u: the vocabulary has %u",
 				       request->teacher[i], i, engine->vocab);
 	if (request->n_top > FM_TOP_LOGPROBS_MAX)
 		return fm_fail(FM_ERR_LIMIT, "%u log probabilities a token: at most %d",
@@ -321,7 +324,8 @@ static void admit(struct fm_engine *engine)
 			fail_request(engine, numbers[i], err, fm_error_detail());
 			continue;
 		}
-		/* A request that was preempted finds its own blocks again: they were counted once. */
+		/* A request that was preempted finds its own blocks again: they were counted once.
+		 */
 		if (!request->counts.computed)
 			request->counts.cached = fm_kv_sequence_cached(request->sequence);
 		if (request->counts.mapped < fm_kv_sequence_mapped(request->sequence))
@@ -373,7 +377,8 @@ static bool choose(struct fm_engine *engine, struct running *request, struct fm_
 		if (request->counts.generated >= request->n_teacher)
 			return false;
 		fm_sampler_score(request->logits, engine->vocab,
-				 request->teacher[request->counts.generated], request->n_top, sample);
+				 request->teacher[request->counts.generated], request->n_top,
+				 sample);
 		return true;
 	}
 	fm_sampler_choose(request->logits, engine->vocab, &request->sampling, position,
@@ -382,7 +387,8 @@ static bool choose(struct fm_engine *engine, struct running *request, struct fm_
 }
 
 /* Final event of a prefill: the first token and the tail that has no key. */
-static void finish_prefill(struct fm_engine *engine, uint32_t number, const struct fm_sample *sample)
+static void finish_prefill(struct fm_engine *engine, uint32_t number,
+			   const struct fm_sample *sample)
 {
 	struct running *request = &engine->requests[number];
 	struct fm_engine_event event = {.kind = FM_EVENT_PREFILLED, .sample = sample};
@@ -455,8 +461,8 @@ static size_t fill_batch(struct fm_engine *engine, const struct fm_schedule_item
 				.token = tokens[first + j],
 				.position = first + j,
 				.blocks = fm_kv_sequence_blocks(request->sequence),
-				.logits = first + j + 1 == request->n_tokens ? request->logits
-									     : NULL,
+				.logits =
+					first + j + 1 == request->n_tokens ? request->logits : NULL,
 			};
 	}
 	return n_batch;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine of one process: a model, its KV in the pool, and requests that are batched step by step.
- * `run`, `serve` and `worker` all drive it through this file. One thread uses it.
- * Invariant: every submitted request ends in exactly one final event (prefilled, done or error).
+ * The engine of one process: a model, its KV in the pool, and requests that are batched step by
+ * step. `run`, `serve` and `worker` all drive it through this file. One thread uses it. Invariant:
+ * every submitted request ends in exactly one final event (prefilled, done or error).
  */
 #ifndef FM_ENGINE_ENGINE_H
 #define FM_ENGINE_ENGINE_H
@@ -59,8 +59,8 @@ struct fm_engine_event {
 
 struct fm_request {
 	enum fm_request_kind kind;
-	uint64_t id;	/* the caller's */
-	void *owner;	/* handed back with every event */
+	uint64_t id;		/* the caller's */
+	void *owner;		/* handed back with every event */
 	const uint32_t *tokens; /* copied */
 	uint32_t n_tokens, max_tokens;
 	bool ends; /* an end token finishes it */
@@ -71,7 +71,8 @@ struct fm_request {
 	uint32_t n_teacher;
 };
 
-/* Called from within fm_engine_step() and fm_engine_cancel(); what it points to is gone afterwards. */
+/* Called from within fm_engine_step() and fm_engine_cancel(); what it points to is gone afterwards.
+ */
 typedef void fm_engine_listener(void *context, void *owner, const struct fm_engine_event *event);
 
 int fm_engine_create(const struct fm_engine_options *options, fm_engine_listener *listener,

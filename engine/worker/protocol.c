@@ -14,7 +14,8 @@ static int parse_tokens(const json_t *root, struct fm_worker_message *message)
 	size_t n = json_array_size(array);
 
 	if (!json_is_array(array) || !n || n > 1u << 21)
-		return fm_fail(FM_ERR_INVALID, "tokens: give an array of 1 to %u token ids", 1u << 21);
+		return fm_fail(FM_ERR_INVALID, "tokens: give an array of 1 to %u token ids",
+			       1u << 21);
 	message->tokens = malloc(n * sizeof(uint32_t));
 	if (!message->tokens)
 		return fm_fail(FM_ERR_NO_MEMORY, "request: out of memory");
@@ -130,7 +131,8 @@ int fm_worker_parse(const char *line, size_t len, struct fm_worker_message *mess
 	else if (!strcmp(op, "prefill") || !strcmp(op, "generate"))
 		err = parse_request(root, op, message);
 	else
-		err = fm_fail(FM_ERR_INVALID, "op \"%.32s\" is not known: prefill, generate, cancel or stats", op);
+		err = fm_fail(FM_ERR_INVALID,
+			      "op \"%.32s\" is not known: prefill, generate, cancel or stats", op);
 	json_decref(root);
 	return err;
 }

@@ -11,7 +11,7 @@
 #include "worker/engine.h"
 
 #define FM_WORKER_PROTOCOL_VERSION 1
-#define FM_WORKER_LINE_MAX (16u << 20)
+#define FM_WORKER_LINE_MAX	   (16u << 20)
 
 enum fm_worker_op { FM_WORKER_OP_REQUEST, FM_WORKER_OP_CANCEL, FM_WORKER_OP_STATS };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Driver of a worker: sockets, lines, and the engine's steps between them (see worker.h). One thread.
- * Invariant: between two polls every connection's buffers are within FM_WORKER_LINE_MAX, else it is
- * closed and its requests are forgotten.
+ * Driver of a worker: sockets, lines, and the engine's steps between them (see worker.h). One
+ * thread. Invariant: between two polls every connection's buffers are within FM_WORKER_LINE_MAX,
+ * else it is closed and its requests are forgotten.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +21,7 @@
 #include "worker/worker.h"
 
 #define CONNECTIONS_MAX 8 /* front ends of one worker */
-#define STATS_PAUSE_NS 100000000ull
+#define STATS_PAUSE_NS	100000000ull
 
 struct buffer {
 	char *data;
@@ -173,7 +173,7 @@ static void take_line(struct worker *worker, struct connection *connection, cons
 		if (err)
 			send_error(connection, message.request.id,
 				   err == FM_ERR_LIMIT && message.request.n_tokens ? FM_ERR_LIMIT
-										    : err);
+										   : err);
 	}
 	fm_worker_message_free(&message);
 }
@@ -253,8 +253,9 @@ static int listen_unix(struct worker *worker, const char *path)
 	int probe, fd;
 
 	if (strlen(path) >= sizeof(address.sun_path))
-		return fm_fail(FM_ERR_INVALID, "--listen unix:%s: the path is longer than %zu bytes",
-			       path, sizeof(address.sun_path) - 1);
+		return fm_fail(FM_ERR_INVALID,
+			       "--listen unix:%s: the path is longer than %zu bytes", path,
+			       sizeof(address.sun_path) - 1);
 	strcpy(address.sun_path, path);
 	/* A socket file that nobody answers on is left over from a killed worker. */
 	probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -266,8 +267,8 @@ static int listen_unix(struct worker *worker, const char *path)
 		close(probe);
 	unlink(path);
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) ||
-	    chmod(path, 0600) || listen(fd, 16)) {
+	if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) || chmod(path, 0600) ||
+	    listen(fd, 16)) {
 		int saved = errno;
 
 		if (fd >= 0)
@@ -290,9 +291,12 @@ static int listen_tcp(struct worker *worker, const char *where)
 	if (!colon || (size_t)(colon - where) >= sizeof(host))
 		return fm_fail(FM_ERR_INVALID, "--listen %s: give unix:/path or host:port", where);
 	snprintf(host, sizeof(host), "%.*s", (int)(colon - where), where);
-	/* Between hosts the protocol needs TLS (architecture rule 8), which this version has not. */
+	/* Between hosts the protocol needs TLS (architecture rule 8), which this version has not.
+	 */
 	if (strncmp(host, "127.", 4) && strcmp(host, "localhost"))
-		return fm_fail(FM_ERR_UNSUPPORTED, "--listen %s: a worker listens on loopback or a Unix socket only", where);
+		return fm_fail(FM_ERR_UNSUPPORTED,
+			       "--listen %s: a worker listens on loopback or a Unix socket only",
+			       where);
 	err = getaddrinfo(host, colon + 1, &hints, &found);
 	if (err)
 		return fm_fail(FM_ERR_INVALID, "--listen %s: %s", where, gai_strerror(err));
@@ -309,7 +313,8 @@ static int listen_tcp(struct worker *worker, const char *where)
 	return err;
 }
 
-/* One wait for whatever happens; does not sleep while the engine has work. Returns false to stop. */
+/* One wait for whatever happens; does not sleep while the engine has work. Returns false to stop.
+ */
 static bool wait_and_serve(struct worker *worker, bool has_work)
 {
 	struct pollfd fds[CONNECTIONS_MAX + 2];
@@ -320,8 +325,8 @@ static bool wait_and_serve(struct worker *worker, bool has_work)
 	for (int i = 0; i < CONNECTIONS_MAX; i++)
 		fds[i + 2] = (struct pollfd){
 			.fd = worker->connections[i].fd,
-			.events = (short)(POLLIN |
-					  (worker->connections[i].out.used ? POLLOUT : 0))};
+			.events =
+				(short)(POLLIN | (worker->connections[i].out.used ? POLLOUT : 0))};
 	if (poll(fds, (nfds_t)n, has_work ? 0 : 1000) < 0)
 		return errno == EINTR;
 	if (fds[0].revents)

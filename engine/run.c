@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * `fabric-engine run`: one prompt, one answer, on an engine with a pool of its own (or the
+ * daemon's). The same step loop as a worker's, so its tokens are the fleet's tokens.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "embedded_pool.h"
+#include "options.h"
+#include "run.h"
+#include "text/chat_template.h"
+#include "text/text_stream.h"
+#include "text/tokenizer.h"
+#include "worker/engine.h"
+
+struct run {
+	struct fm_engine_flags flags;
+	const char *prompt, *tokens_text, *teacher_text;
+	bool json, chat, ignore_end, has_logprobs;
+	const char *stops[FM_STOP_STRINGS_MAX];
+	size_t n_stops;
+	uint32_t max_tokens, n_top;
+	struct fm_sampling sampling;
+	struct fm_model *model;
+	struct fm_tokenizer *tokenizer;
+	struct fm_embedded_pool *pool;
+	struct fm_engine *engine;
+	struct fm_text_stream *stream;
+	struct fm_tokens input, teacher;
+	json_t *out_tokens, *steps;
+	char *text;
+	size_t text_len;
+	const char *finish;
+	int error;
+};
+
+static void usage(FILE *out)
+{
+	fputs("usage: fabric-engine run -m FILE -p TEXT [OPTION…]\n\n"
+	      "  -p, --prompt TEXT     continue this text (control tokens in it are parsed)\n"
+	      "      --chat            answer TEXT as a chat message, by the model's template\n"
+	      "      --tokens 1,2,3    token ids instead of text\n"
+	      "      --teacher 4,5,6   score these tokens, one step each, instead of sampling\n"
+	      "  -n, --max-tokens N    default 128\n"
+	      "      --temperature T   default 0 (greedy); --top-k N, --top-p P, --min-p P, --seed "
+	      "N\n"
+	      "      --stop TEXT       end before this text (may be repeated)\n"
+	      "      --ignore-end      end tokens do not end the answer\n"
+	      "      --json            one JSON object; --logprobs K adds the K best of each "
+	      "step\n" FM_ENGINE_OPTIONS_HELP,
+	      out);
+}
+
+static int parse_ids(const char *what, const char *text, struct fm_tokens *out)
+{
+	size_t size = strlen(text) / 2 + 1;
+
+	out->ids = malloc(size * sizeof(*out->ids));
+	out->n = 0;
+	if (!out->ids)
+		return fm_fail(FM_ERR_NO_MEMORY, "%s: out of memory", what);
+	for (const char *at = text; *at;) {
+		char *end;
+		unsigned long id;
+
+		errno = 0;
+		id = strtoul(at, &end, 10);
+		if (end == at || *at == '-' || *at == '+' || errno || id > UINT32_MAX ||
+		    (*end && *end != ','))
+			return fm_fail(FM_ERR_INVALID, "%s %s: give token ids such as 1,2,3", what,
+				       text);
+		out->ids[out->n++] = (uint32_t)id;
+		at = *end ? end + 1 : end;
+	}
+	return out->n ? 0 : fm_fail(FM_ERR_INVALID, "%s: give at least one token id", what);
+}
+
+static void show(struct run *run, const char *text, size_t len)
+{
+	char *grown;
+
+	if (!run->json) {
+		fwrite(text, 1, len, stdout);
+		fflush(stdout);
+		return;
+	}
+	grown = realloc(run->text, run->text_len + len + 1);
+	if (!grown) {
+		run->error = fm_fail(FM_ERR_NO_MEMORY, "answer: out of memory");
+		return;
+	}
+	memcpy(grown + run->text_len, text, len);
+	run->text = grown;
+	run->text_len += len;
+	run->text[run->text_len] = 0;
+}
+
+static void add_step(struct run *run, const struct fm_sample *sample)
+{
+	json_t *top = json_array();
+
+	for (uint32_t i = 0; i < sample->n_top; i++)
+		json_array_append_new(top, json_pack("[i,f]", (int)sample->top[i].id,
+						     (double)sample->top[i].logprob));
+	json_array_append_new(run->steps,
+			      json_pack("{s:i,s:f,s:o}", "token", (int)sample->token, "logprob",
+					(double)sample->logprob, "top", top));
+}
+
+static void on_event(void *context, void *owner, const struct fm_engine_event *event)
+{
+	struct run *run = context;
+	const char *text;
+	size_t len;
+	int met;
+
+	(void)owner;
+	if (event->kind == FM_EVENT_ERROR) {
+		run->error = event->error;
+		fm_fail(event->error, "%s", event->message);
+	} else if (event->kind == FM_EVENT_DONE) {
+		run->finish = event->finish;
+	} else if (event->kind == FM_EVENT_TOKEN && !run->finish) {
+		json_array_append_new(run->out_tokens, json_integer(event->sample->token));
+		if (run->has_logprobs)
+			add_step(run, event->sample);
+		met = fm_text_stream_push(run->stream, event->sample->token, &text, &len);
+		if (met < 0)
+			run->error = met;
+		else
+			show(run, text, len);
+		if (met > 0)
+			run->finish = "stop";
+	}
+}
+
+static int load(struct run *run)
+{
+	struct fm_attach_options attach = {
+		.size = sizeof(attach), .fd = -1, .socket = run->flags.pool_socket, .name = "run"};
+	struct fm_engine_options options;
+	int err = fm_model_open(run->flags.model, &run->flags.model_options, &run->model);
+
+	if (!err)
+		err = fm_tokenizer_create(fm_model_gguf(run->model), &run->tokenizer);
+	if (!err && !run->flags.pool_socket) {
+		err = fm_embedded_pool_start(run->flags.pool_bytes, &run->pool);
+		if (!err)
+			err = fm_embedded_pool_connect(run->pool, &attach.fd);
+	}
+	if (err)
+		return err;
+	options = (struct fm_engine_options){
+		.model = run->model,
+		.tokenizer = run->tokenizer,
+		.attach = attach,
+		.max_batch = 1,
+		.token_budget = run->flags.chunk,
+	};
+	err = fm_engine_create(&options, on_event, run, &run->engine);
+	return err ? err
+		   : fm_text_stream_create(run->tokenizer, run->stops, run->n_stops, &run->stream);
+}
+
+static int encode_input(struct run *run)
+{
+	struct fm_chat_message message = {.role = "user", .content = run->prompt};
+	struct fm_chat_template *chat;
+	int err;
+
+	if (run->tokens_text)
+		return parse_ids("--tokens", run->tokens_text, &run->input);
+	if (!run->chat)
+		return fm_tokenizer_encode(run->tokenizer, run->prompt, strlen(run->prompt), true,
+					   true, &run->input);
+	err = fm_chat_template_create(fm_model_gguf(run->model), &chat);
+	if (err)
+		return err;
+	err = fm_chat_template_encode(chat, run->tokenizer, &message, 1, &run->input);
+	fm_chat_template_destroy(chat);
+	return err;
+}
+
+static void print_json(struct run *run)
+{
+	json_t *prompt = json_array();
+	json_t *out;
+
+	for (size_t i = 0; i < run->input.n; i++)
+		json_array_append_new(prompt, json_integer(run->input.ids[i]));
+	out = json_pack("{s:o,s:O,s:s,s:s}", "prompt_tokens", prompt, "tokens", run->out_tokens,
+			"text", run->text ? run->text : "", "finish_reason", run->finish);
+	if (run->has_logprobs)
+		json_object_set(out, "steps", run->steps);
+	json_dumpf(out, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
+	putchar('\n');
+	json_decref(out);
+}
+
+static int generate(struct run *run)
+{
+	struct fm_request request = {.kind = FM_REQUEST_GENERATE, .id = 1};
+	const char *text;
+	size_t len;
+	int err = load(run);
+
+	if (!err)
+		err = encode_input(run);
+	if (!err && run->teacher_text)
+		err = parse_ids("--teacher", run->teacher_text, &run->teacher);
+	if (err)
+		return err;
+	request.tokens = run->input.ids;
+	request.n_tokens = (uint32_t)run->input.n;
+	request.max_tokens = run->teacher.n ? (uint32_t)run->teacher.n : run->max_tokens;
+	request.ends = !run->ignore_end;
+	request.sampling = run->sampling;
+	request.n_top = run->n_top;
+	request.teacher = run->teacher.ids;
+	request.n_teacher = (uint32_t)run->teacher.n;
+	err = fm_engine_submit(run->engine, &request);
+	while (!err && !run->finish && !run->error)
+		if (!fm_engine_step(run->engine))
+			break;
+	if (err || run->error)
+		return err ? err : run->error;
+	err = fm_text_stream_finish(run->stream, &text, &len);
+	if (err)
+		return err;
+	show(run, text, len);
+	if (run->json)
+		print_json(run);
+	else
+		putchar('\n');
+	return fflush(stdout) ? fm_fail(FM_ERR_IO, "standard output: %s", strerror(errno)) : 0;
+}
+
+static int take_float(const char *what, const char *text, float *out)
+{
+	char *end;
+
+	*out = strtof(text, &end);
+	return end == text || *end ? fm_fail(FM_ERR_INVALID, "%s %s: give a number", what, text)
+				   : 0;
+}
+
+enum {
+	OPT_CHAT = 1000,
+	OPT_TOKENS,
+	OPT_TEACHER,
+	OPT_TEMPERATURE,
+	OPT_TOP_K,
+	OPT_TOP_P,
+	OPT_MIN_P,
+	OPT_SEED,
+	OPT_STOP,
+	OPT_IGNORE_END,
+	OPT_JSON,
+	OPT_LOGPROBS
+};
+
+static int take_option(struct run *run, int option, const char *value)
+{
+	uint64_t number = 0;
+	int err = 0;
+
+	switch (option) {
+	case 'p':
+		run->prompt = value;
+		break;
+	case OPT_CHAT:
+		run->chat = true;
+		break;
+	case OPT_TOKENS:
+		run->tokens_text = value;
+		break;
+	case OPT_TEACHER:
+		run->teacher_text = value;
+		break;
+	case OPT_IGNORE_END:
+		run->ignore_end = true;
+		break;
+	case OPT_JSON:
+		run->json = true;
+		break;
+	case OPT_TEMPERATURE:
+		return take_float("--temperature", value, &run->sampling.temperature);
+	case OPT_TOP_P:
+		return take_float("--top-p", value, &run->sampling.top_p);
+	case OPT_MIN_P:
+		return take_float("--min-p", value, &run->sampling.min_p);
+	case OPT_TOP_K:
+		err = fm_parse_u64("--top-k", value, 0, UINT32_MAX, &number);
+		run->sampling.top_k = (uint32_t)number;
+		break;
+	case OPT_SEED:
+		return fm_parse_u64("--seed", value, 0, UINT64_MAX, &run->sampling.seed);
+	case OPT_LOGPROBS:
+		err = fm_parse_u64("--logprobs", value, 0, FM_TOP_LOGPROBS_MAX, &number);
+		run->n_top = (uint32_t)number;
+		run->has_logprobs = true;
+		break;
+	case 'n':
+		err = fm_parse_u64("--max-tokens", value, 1, 1u << 20, &number);
+		run->max_tokens = (uint32_t)number;
+		break;
+	case OPT_STOP:
+		if (run->n_stops == FM_STOP_STRINGS_MAX)
+			return fm_fail(FM_ERR_LIMIT, "--stop: at most %d", FM_STOP_STRINGS_MAX);
+		run->stops[run->n_stops++] = value;
+		break;
+	default:
+		return fm_fail(FM_ERR_INVALID, "unknown option");
+	}
+	return err;
+}
+
+static const struct option long_options[] = {
+	FM_ENGINE_LONG_OPTIONS,
+	{"prompt", required_argument, NULL, 'p'},
+	{"max-tokens", required_argument, NULL, 'n'},
+	{"chat", no_argument, NULL, OPT_CHAT},
+	{"tokens", required_argument, NULL, OPT_TOKENS},
+	{"teacher", required_argument, NULL, OPT_TEACHER},
+	{"temperature", required_argument, NULL, OPT_TEMPERATURE},
+	{"top-k", required_argument, NULL, OPT_TOP_K},
+	{"top-p", required_argument, NULL, OPT_TOP_P},
+	{"min-p", required_argument, NULL, OPT_MIN_P},
+	{"seed", required_argument, NULL, OPT_SEED},
+	{"stop", required_argument, NULL, OPT_STOP},
+	{"ignore-end", no_argument, NULL, OPT_IGNORE_END},
+	{"json", no_argument, NULL, OPT_JSON},
+	{"logprobs", required_argument, NULL, OPT_LOGPROBS},
+	{0}};
+
+/* 0 to go on, 1 when help was printed, negative for a usage error. */
+static int parse_arguments(struct run *run, int argc, char **argv)
+{
+	int option, err = 0;
+
+	while (!err && (option = getopt_long(argc, argv, "m:t:p:n:h", long_options, NULL)) != -1) {
+		int taken = fm_engine_flags_take(&run->flags, option, optarg);
+
+		if (option == 'h') {
+			usage(stdout);
+			return 1;
+		}
+		err = taken < 0 ? taken : taken ? 0 : take_option(run, option, optarg);
+	}
+	if (!err && optind < argc)
+		err = fm_fail(FM_ERR_INVALID, "\"%s\" is not an option", argv[optind]);
+	if (!err && !run->flags.model)
+		err = fm_fail(FM_ERR_INVALID, "-m FILE is missing");
+	if (!err && !run->prompt == !run->tokens_text)
+		err = fm_fail(FM_ERR_INVALID, "give a prompt: -p TEXT or --tokens IDS");
+	return err ? err : fm_sampling_check(&run->sampling);
+}
+
+int fm_run_main(int argc, char **argv)
+{
+	struct run run = {.max_tokens = 128, .sampling = {.top_p = 1}};
+	int err;
+
+	fm_engine_flags_init(&run.flags);
+	err = parse_arguments(&run, argc, argv);
+	if (err > 0)
+		return 0;
+	if (err) {
+		fprintf(stderr, "fabric-engine run: %s\n", fm_error_detail());
+		usage(stderr);
+		return 2;
+	}
+	run.out_tokens = json_array();
+	run.steps = json_array();
+	err = generate(&run);
+	if (err)
+		fprintf(stderr, "fabric-engine run: %s\n", fm_error_detail());
+	fm_text_stream_destroy(run.stream);
+	fm_engine_destroy(run.engine);
+	fm_embedded_pool_stop(run.pool);
+	fm_tokenizer_destroy(run.tokenizer);
+	fm_model_close(run.model);
+	fm_tokens_free(&run.input);
+	fm_tokens_free(&run.teacher);
+	json_decref(run.out_tokens);
+	json_decref(run.steps);
+	free(run.text);
+	return err ? 1 : 0;
+}
