@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The subcommand `fabric-engine router`. Returns the process's exit status: 0, 1 failed, 2 usage.
+ * `fabric-engine router`: command line and signals around the front end (http/front_end.h). Called
+ * by main only; its exit status is the program's.
  */
 #ifndef FM_ENGINE_ROUTER_H
 #define FM_ENGINE_ROUTER_H
