@@ -121,26 +121,31 @@ $(BUILD)/flags: FORCE
 
 $(BUILD)/libfabricmgr/%.o: libfabricmgr/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(CCACHE) $(CC) $(CFLAGS_ALL) $(INC_LIB) -MMD -MP -c $< -o $@
+	@echo "  CC    $<"
+	@$(CCACHE) $(CC) $(CFLAGS_ALL) $(INC_LIB) -MMD -MP -c $< -o $@
 
 # Each instruction-set path is a file of its own; only the dispatcher may call into it.
 ISA_avx2 := -mavx2 -mfma -mf16c
 ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mfma -mf16c -mprefer-vector-width=512
 $(BUILD)/kernels/%.o: kernels/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(CCACHE) $(CC) $(CFLAGS_ALL) -O3 $(INC_ENGINE) $(if $(findstring avx512,$<),$(ISA_avx512),$(if $(findstring avx2,$<),$(ISA_avx2))) -MMD -MP -c $< -o $@
+	@echo "  CC    $<"
+	@$(CCACHE) $(CC) $(CFLAGS_ALL) -O3 $(INC_ENGINE) $(if $(findstring avx512,$<),$(ISA_avx512),$(if $(findstring avx2,$<),$(ISA_avx2))) -MMD -MP -c $< -o $@
 
 $(BUILD)/engine/%.o: engine/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(CCACHE) $(CC) $(CFLAGS_ALL) $(INC_ENGINE) -MMD -MP -c $< -o $@
+	@echo "  CC    $<"
+	@$(CCACHE) $(CC) $(CFLAGS_ALL) $(INC_ENGINE) -MMD -MP -c $< -o $@
 
 $(BUILD)/tools/%.o: tools/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(CCACHE) $(CC) $(CFLAGS_ALL) $(INC_TOOLS) -MMD -MP -c $< -o $@
+	@echo "  CC    $<"
+	@$(CCACHE) $(CC) $(CFLAGS_ALL) $(INC_TOOLS) -MMD -MP -c $< -o $@
 
 $(BUILD)/tests/%.o: tests/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(CCACHE) $(CC) $(CFLAGS_ALL) $(INC_LIB) $(INC_ENGINE) -Itests/unit -MMD -MP -c $< -o $@
+	@echo "  CC    $<"
+	@$(CCACHE) $(CC) $(CFLAGS_ALL) $(INC_LIB) $(INC_ENGINE) -Itests/unit -MMD -MP -c $< -o $@
 
 $(BUILD)/libfabricmgr.a: $(LIB_OBJ)
 	@rm -f $@; ar rcs $@ $^
@@ -150,22 +155,26 @@ $(BUILD)/libengine.a: $(ENGINE_OBJ)
 	@rm -f $@; ar rcs $@ $^
 
 $(BUILD)/libfabricmgr.so: $(LIB_OBJ) libfabricmgr/fabricmgr.map
-	$(CC) -shared $(LDFLAGS_ALL) -Wl,-soname,libfabricmgr.so.0 -Wl,--version-script=libfabricmgr/fabricmgr.map -o $@ $(LIB_OBJ) $(LDLIBS_LIB)
+	@echo "  LINK  $@"
+	@$(CC) -shared $(LDFLAGS_ALL) -Wl,-soname,libfabricmgr.so.0 -Wl,--version-script=libfabricmgr/fabricmgr.map -o $@ $(LIB_OBJ) $(LDLIBS_LIB)
 
 define tool_rule
 $(BUILD)/bin/$(1): $(call obj,$(call src,tools/$(1))) $(BUILD)/libfabricmgr.a
 	@mkdir -p $$(@D)
-	$$(CC) $$(LDFLAGS_ALL) -o $$@ $$^ -ljansson $$(LDLIBS_LIB)
+	@echo "  LINK  $$@"
+	@$$(CC) $$(LDFLAGS_ALL) -o $$@ $$^ -ljansson $$(LDLIBS_LIB)
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool_rule,$(t))))
 
 $(BUILD)/bin/fabric-engine: $(BUILD)/engine/main.o $(BUILD)/libengine.a $(BUILD)/libkernels.a $(BUILD)/libfabricmgr.a
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LDLIBS_ENGINE)
+	@echo "  LINK  $@"
+	@$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LDLIBS_ENGINE)
 
 $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/test_%.o $(UNIT_HELP_OBJ) $(BUILD)/libengine.a $(BUILD)/libkernels.a $(BUILD)/libfabricmgr.a
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS_ALL) -o $@ $^ -lcheck -lsubunit -lrt $(LDLIBS_ENGINE)
+	@echo "  LINK  $@"
+	@$(CC) $(LDFLAGS_ALL) -o $@ $^ -lcheck -lsubunit -lrt $(LDLIBS_ENGINE)
 
 clean:
 	rm -rf build

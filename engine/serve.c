@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * `fabric-engine serve`: front end, one worker of role "both" and (without --pool-socket) a pool,
+ * each on a thread of this process, joined by the same socket pairs and protocols as a fleet.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "embedded_pool.h"
+#include "http/front_end.h"
+#include "options.h"
+#include "serve.h"
+#include "stop_signal.h"
+#include "text/tokenizer.h"
+#include "worker/worker.h"
+
+struct serve {
+	struct fm_engine_flags flags;
+	struct fm_front_end_options front;
+	struct fm_embedded_pool *pool;
+	struct fm_model *model;
+	struct fm_tokenizer *tokenizer;
+	struct fm_worker_options worker;
+	pthread_t thread;
+	int worker_stop, front_fd;
+	int worker_error;
+	char worker_detail[256];
+};
+
+static void usage(FILE *out)
+{
+	fputs("usage: fabric-engine serve -m FILE [OPTION…]\n\n"
+	      "      --listen ADDRESS  default 127.0.0.1:8080; port 0: any free one, printed\n"
+	      "      --tls terminated-by-proxy  allows an address off loopback\n"
+	      "      --model-name NAME what clients call the model\n"
+	      "      --deadline S      longest time without progress (default 120)\n"
+	      "      --max-requests N  beyond them: 429 (default 256)\n" FM_ENGINE_OPTIONS_HELP,
+	      out);
+}
+
+static void *work(void *argument)
+{
+	struct serve *serve = argument;
+
+	serve->worker_error = fm_worker_run(&serve->worker);
+	if (serve->worker_error) {
+		snprintf(serve->worker_detail, sizeof(serve->worker_detail), "%s",
+			 fm_error_detail());
+		close(serve->worker.fd); /* not taken: lets the front end see the end */
+	}
+	return NULL;
+}
+
+static int start_worker(struct serve *serve)
+{
+	struct fm_attach_options attach = {.size = sizeof(attach),
+					   .fd = -1,
+					   .socket = serve->flags.pool_socket,
+					   .name = "serve"};
+	sigset_t all, old;
+	int pair[2], err = 0;
+
+	if (!serve->flags.pool_socket) {
+		err = fm_embedded_pool_start(serve->flags.pool_bytes, &serve->pool);
+		if (!err)
+			err = fm_embedded_pool_connect(serve->pool, &attach.fd);
+	}
+	if (err)
+		return err;
+	serve->worker_stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (serve->worker_stop < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
+		return fm_fail(FM_ERR_IO, "serve: %s", strerror(errno));
+	serve->front_fd = pair[0];
+	serve->worker = (struct fm_worker_options){
+		.role = "both",
+		.fd = pair[1],
+		.stop_fd = serve->worker_stop,
+		.engine = {.model = serve->model,
+			   .tokenizer = serve->tokenizer,
+			   .attach = attach,
+			   .max_batch = serve->flags.max_batch,
+			   .token_budget = serve->flags.chunk < serve->flags.max_batch
+						   ? serve->flags.max_batch
+						   : serve->flags.chunk},
+	};
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	err = pthread_create(&serve->thread, NULL, work, serve);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return err ? fm_fail(FM_ERR_IO, "serve: no thread: %s", strerror(err)) : 0;
+}
+
+static int serve_all(struct serve *serve)
+{
+	uint64_t one = 1;
+	int err = fm_model_open(serve->flags.model, &serve->flags.model_options, &serve->model);
+
+	if (!err)
+		err = fm_tokenizer_create(fm_model_gguf(serve->model), &serve->tokenizer);
+	if (!err)
+		err = start_worker(serve);
+	if (!err) {
+		serve->front.worker_fds = &serve->front_fd;
+		serve->front.n_worker_fds = 1;
+		serve->front.model_path = serve->flags.model;
+		serve->front.pool_socket = serve->flags.pool_socket;
+		err = fm_front_end_run(&serve->front);
+		if (write(serve->worker_stop, &one, sizeof(one)) < 0)
+			fm_log(FM_LOG_ERROR, "serve: %s", strerror(errno));
+		pthread_join(serve->thread, NULL);
+		if (!err && serve->worker_error)
+			err = fm_fail(serve->worker_error, "%s", serve->worker_detail);
+	}
+	fm_embedded_pool_stop(serve->pool);
+	fm_tokenizer_destroy(serve->tokenizer);
+	fm_model_close(serve->model);
+	return err;
+}
+
+enum { OPT_LISTEN = 1000, OPT_TLS, OPT_MODEL_NAME, OPT_DEADLINE, OPT_MAX_REQUESTS };
+
+static const struct option long_options[] = {
+	FM_ENGINE_LONG_OPTIONS,
+	{"listen", required_argument, NULL, OPT_LISTEN},
+	{"tls", required_argument, NULL, OPT_TLS},
+	{"model-name", required_argument, NULL, OPT_MODEL_NAME},
+	{"deadline", required_argument, NULL, OPT_DEADLINE},
+	{"max-requests", required_argument, NULL, OPT_MAX_REQUESTS},
+	{0}};
+
+static int take_option(struct serve *serve, int option, const char *value)
+{
+	uint64_t number = 0;
+	int err = 0;
+
+	switch (option) {
+	case OPT_LISTEN:
+		serve->front.listen = value;
+		return 0;
+	case OPT_MODEL_NAME:
+		serve->front.model_name = value;
+		return 0;
+	case OPT_TLS:
+		if (strcmp(value, "terminated-by-proxy"))
+			return fm_fail(FM_ERR_UNSUPPORTED, "--tls %s: give terminated-by-proxy",
+				       value);
+		serve->front.tls_by_proxy = true;
+		return 0;
+	case OPT_DEADLINE:
+		err = fm_parse_u64("--deadline", value, 1, 86400, &number);
+		serve->front.deadline_s = (uint32_t)number;
+		return err;
+	case OPT_MAX_REQUESTS:
+		err = fm_parse_u64("--max-requests", value, 1, FM_FRONT_END_REQUESTS_MAX, &number);
+		serve->front.max_requests = (uint32_t)number;
+		return err;
+	default:
+		return fm_fail(FM_ERR_INVALID, "unknown option");
+	}
+}
+
+int fm_serve_main(int argc, char **argv)
+{
+	struct serve serve = {.worker_stop = -1};
+	int option, err = 0;
+
+	fm_engine_flags_init(&serve.flags);
+	fm_front_end_options_init(&serve.front);
+	while (!err && (option = getopt_long(argc, argv, "m:t:h", long_options, NULL)) != -1) {
+		int taken = fm_engine_flags_take(&serve.flags, option, optarg);
+
+		if (option == 'h') {
+			usage(stdout);
+			return 0;
+		}
+		err = taken < 0 ? taken : taken ? 0 : take_option(&serve, option, optarg);
+	}
+	if (!err && !serve.flags.model)
+		err = fm_fail(FM_ERR_INVALID, "-m FILE is missing");
+	if (err) {
+		fprintf(stderr, "fabric-engine serve: %s\n", fm_error_detail());
+		usage(stderr);
+		return 2;
+	}
+	serve.front.stop_fd = fm_stop_signal_fd();
+	err = serve.front.stop_fd < 0 ? serve.front.stop_fd : serve_all(&serve);
+	if (err)
+		fm_log(FM_LOG_ERROR, "serve: %s", fm_error_detail());
+	return err ? 1 : 0;
+}
