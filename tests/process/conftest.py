@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures shared by the process tests: the built programs, a daemon, workers, a front end.
+
+Every process started here is killed when its test ends; nothing listens anywhere but in the test's
+own folder and on loopback.
+"""
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+
+import pytest
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BIN = os.environ.get("FABRICMGR_BIN", f"{TOP}/build/release/bin")
+MODEL = os.environ.get("FABRICMGR_TEST_MODEL")
+
+
+class Process:
+    """A program whose output lines are collected, and which can be waited on for one of them."""
+
+    def __init__(self, *command, env=None):
+        self.lines = []
+        self.changed = threading.Condition()
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                        text=True, env={**os.environ, **(env or {})})
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            with self.changed:
+                self.lines.append(line.rstrip("\n"))
+                self.changed.notify_all()
+        with self.changed:
+            self.lines.append(None)
+            self.changed.notify_all()
+
+    def wait_for(self, pattern, timeout=60):
+        """The match of the first line with @pattern; fails when the program ends or time is up."""
+        end = time.monotonic() + timeout
+        seen = 0
+        with self.changed:
+            while True:
+                for line in self.lines[seen:]:
+                    if line is None:
+                        raise AssertionError(f"ended before {pattern!r}: {self.lines}")
+                    match = re.search(pattern, line)
+                    if match:
+                        return match
+                seen = len(self.lines)
+                if not self.changed.wait(max(0, end - time.monotonic())):
+                    raise AssertionError(f"no {pattern!r} in {timeout} s: {self.lines}")
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def kill(self, number=signal.SIGKILL):
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def stop(self):
+        self.kill(signal.SIGTERM)
+        try:
+            return self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self.process.wait()
+            raise
+
+
+class System:
+    """Starts programs of one test and stops them in reverse order."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.started = []
+
+    def start(self, *command, env=None):
+        process = Process(*command, env=env)
+        self.started.append(process)
+        return process
+
+    @property
+    def socket(self):
+        return f"{self.folder}/pool.sock"
+
+    def daemon(self, size="256M", *more):
+        process = self.start(f"{BIN}/fabricmgrd", "--socket", self.socket, "--size", size, *more)
+        process.wait_for("^ready$")
+        return process
+
+    def worker(self, role, *more):
+        process = self.start(f"{BIN}/fabric-engine", "worker", "--role", role, "-m", MODEL,
+                             "--pool-socket", self.socket, "--listen",
+                             f"unix:{self.folder}/{role}.sock", *more)
+        process.wait_for("^ready$")
+        return process
+
+    def router(self, *roles, more=()):
+        workers = [x for role in roles for x in ("--worker", f"unix:{self.folder}/{role}.sock")]
+        process = self.start(f"{BIN}/fabric-engine", "router", "-m", MODEL, "--listen",
+                             "127.0.0.1:0", "--pool-socket", self.socket, *workers, *more)
+        process.port = int(process.wait_for(r"http://127\.0\.0\.1:(\d+)")[1])
+        process.wait_for("^ready$")
+        return process
+
+    def serve(self, *more):
+        process = self.start(f"{BIN}/fabric-engine", "serve", "-m", MODEL, "--listen",
+                             "127.0.0.1:0", *more)
+        process.port = int(process.wait_for(r"http://127\.0\.0\.1:(\d+)")[1])
+        process.wait_for("^ready$")
+        return process
+
+    def control(self, *command):
+        out = subprocess.run([f"{BIN}/fabricctl", *command, "--socket", self.socket, "--json"],
+                             capture_output=True, text=True, check=False, timeout=60)
+        assert out.returncode == 0, out.stderr + out.stdout
+        return json.loads(out.stdout)
+
+
+def post(port, path, body, timeout=120):
+    """(status, parsed JSON) of one request."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    with contextlib.closing(connection):
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+
+
+def run(*arguments, check=True):
+    """fabric-engine run --json …"""
+    out = subprocess.run([f"{BIN}/fabric-engine", "run", "-m", MODEL, "--json",
+                          "--pool-size", "256M", *arguments],
+                         capture_output=True, text=True, check=False, timeout=300)
+    if not check:
+        return out
+    assert out.returncode == 0, out.stderr
+    return json.loads(out.stdout)
+
+
+@pytest.fixture
+def system():
+    with tempfile.TemporaryDirectory(prefix="fabricmgr-test-") as folder:
+        system = System(folder)
+        try:
+            yield system
+        finally:
+            for process in reversed(system.started):
+                process.kill()
+                process.process.wait()
+
+
+needs_model = pytest.mark.skipif(not MODEL, reason="FABRICMGR_TEST_MODEL names no model file")

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same tokens from every way of serving, and requests that outlive their workers."""
+import json
+import subprocess
+import threading
+import time
+
+import pytest
+
+from conftest import BIN, MODEL, needs_model, post, run
+
+pytestmark = needs_model
+
+PROMPT = ("The node daemon owns the pool. A block is staged, filled in place and sealed; from then on "
+          "it is mapped, never copied. " * 12)
+
+
+def completion(port, prompt, n=24, **more):
+    status, body = post(port, "/v1/completions", {"model": "m", "prompt": prompt, "max_tokens": n,
+                                                  "temperature": 0, **more})
+    assert status == 200, body
+    return body
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return run("-p", PROMPT, "-n", "24")["text"]
+
+
+def test_run_chunks_threads_and_isa_agree(alone):
+    for arguments in (("--chunk", "1"), ("--chunk", "37"), ("--threads", "1"), ("--threads", "3"),
+                      ("--isa", "portable")):
+        assert run("-p", PROMPT, "-n", "24", *arguments)["text"] == alone, arguments
+
+
+def test_sampling_depends_on_its_seed_only():
+    arguments = ("-p", "Once upon a time", "-n", "16", "--temperature", "1", "--top-k", "40")
+    first = run(*arguments, "--seed", "7")["tokens"]
+    assert run(*arguments, "--seed", "7", "--threads", "1")["tokens"] == first
+    assert run(*arguments, "--seed", "8")["tokens"] != first
+
+
+def test_serve_and_cache_give_the_tokens_of_run(system, alone):
+    server = system.serve("--pool-size", "256M")
+    assert completion(server.port, PROMPT)["choices"][0]["text"] == alone
+    again = completion(server.port, PROMPT)
+    assert again["choices"][0]["text"] == alone
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 200
+    assert server.stop() == 0
+
+
+def test_disaggregated_gives_the_tokens_of_run_and_maps_the_blocks(system, alone):
+    system.daemon()
+    system.worker("prefill")
+    system.worker("decode")
+    router = system.router("prefill", "decode", more=("--bypass-tokens", "16"))
+    answer = completion(router.port, PROMPT)
+    assert answer["choices"][0]["text"] == alone
+    assert answer["fabricmgr"]["route"] == "disaggregated"
+    assert answer["fabricmgr"]["mapped_blocks"] > 15
+    assert answer["fabricmgr"]["computed_decode"] <= 1
+    warm = completion(router.port, PROMPT)
+    assert warm["choices"][0]["text"] == alone
+    assert warm["fabricmgr"]["route"] == "bypass"
+    assert system.control("verify")["bad"] == 0
+
+
+def test_batched_requests_do_not_change_each_other(system, alone):
+    server = system.serve("--pool-size", "256M")
+    texts = [PROMPT] + [f"Question {i}: " + PROMPT[: 200 + 77 * i] for i in range(7)]
+    answers = [None] * len(texts)
+
+    def ask(i):
+        answers[i] = completion(server.port, texts[i])["choices"][0]["text"]
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(texts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers[0] == alone
+    for text, answer in list(zip(texts, answers))[1:3]:
+        assert run("-p", text, "-n", "24")["text"] == answer
+
+
+def test_a_small_pool_evicts_and_the_tokens_stay(system, alone):
+    server = system.serve("--pool-size", "16M")
+    for i in range(4):
+        completion(server.port, f"{i} " + PROMPT, n=4)
+    assert completion(server.port, PROMPT)["choices"][0]["text"] == alone
+
+
+@pytest.mark.parametrize("victim", ["prefill", "decode", "daemon"])
+def test_a_request_outlives_a_killed_process(system, victim):
+    prompt, n = "Once upon a time, in a small village by the sea, there lived", 300
+    expected = run("-p", prompt, "-n", str(n), "--ignore-end")["text"]
+    daemon = system.daemon()
+    processes = {"daemon": daemon, "prefill": system.worker("prefill"),
+                 "decode": system.worker("decode")}
+    router = system.router("prefill", "decode", more=("--bypass-tokens", "0"))
+    result = {}
+
+    def ask():
+        result["body"] = completion(router.port, prompt, n, ignore_eos=True)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    time.sleep(0.4)
+    processes[victim].kill()
+    processes[victim].process.wait()
+    if victim == "daemon":
+        system.daemon()
+    else:
+        system.worker(victim)
+    thread.join(100)
+    assert "body" in result
+    assert result["body"]["choices"][0]["text"] == expected
+    status = system.control("status")
+    assert status["blocks"]["staging"] == 0
+
+
+def test_bad_models_are_refused_with_cause_and_offset(tmp_path):
+    with open(MODEL, "rb") as file:
+        head = file.read(1 << 20)
+    (tmp_path / "short.gguf").write_bytes(head)
+    (tmp_path / "magic.gguf").write_bytes(b"GGML" + head[4:])
+    (tmp_path / "empty.gguf").write_bytes(b"")
+    for name in ("short", "magic", "empty", "absent"):
+        out = subprocess.run([f"{BIN}/fabric-engine", "run", "-m", f"{tmp_path}/{name}.gguf",
+                              "-p", "x"], capture_output=True, text=True, check=False, timeout=60)
+        assert out.returncode == 1
+        assert f"{name}.gguf" in out.stderr
+        if name in ("short", "magic"):
+            assert any(c.isdigit() for c in out.stderr), out.stderr
+
+
+def test_run_json_scores_a_teacher():
+    out = run("--tokens", "504,3575,282,4649,314", "--teacher", "7042,30", "--logprobs", "3")
+    assert out["prompt_tokens"] == [504, 3575, 282, 4649, 314]
+    assert out["tokens"] == [7042, 30] and out["text"] == " Paris."
+    assert [step["token"] for step in out["steps"]] == [7042, 30]
+    assert all(len(step["top"]) == 3 for step in out["steps"])
+    assert out["steps"][0]["top"][0][0] == 7042
+    assert json.dumps(out)
