@@ -163,6 +163,8 @@ struct fm_pool_info {
 	char rung[32];		 /* "hugetlb memfd" or "memfd" */
 	char rung_reason[160];	 /* why not the rung above */
 	char policy[32];	 /* "lru" */
+	char loop[32];		 /* "io_uring" or "poll": what the daemon waits with */
+	char loop_reason[160];	 /* why not io_uring */
 };
 
 FM_API int fm_pool_info(struct fm_pool *pool, struct fm_pool_info *out);

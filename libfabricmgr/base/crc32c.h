@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * CRC32C (Castagnoli) as RFC 3720 prints it: reflected, inverted at both ends. Any layer may call
+ * it.
+ */
+#ifndef FM_BASE_CRC32C_H
+#define FM_BASE_CRC32C_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+uint32_t fm_crc32c(const void *data, size_t len);
+
+#endif

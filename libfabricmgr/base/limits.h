@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every limit of the library, each with its reason. Any layer may include this; documents quote it.
+ * Invariant: nothing in the library grows beyond a number that stands here.
+ */
+#ifndef FM_BASE_LIMITS_H
+#define FM_BASE_LIMITS_H
+
+/* A slot is cut at this grain, so that every block starts on a page (DMA, mprotect). */
+#define FM_SLOT_GRAIN 4096u
+
+/* Slots of one chunk at most, and size classes at most: a chunk in pages of FM_SLOT_GRAIN. */
+#define FM_SLOTS_PER_CHUNK 1024u
+
+/* Chunks of a pool: 16 TiB, more DRAM than a node has; bounds the daemon's private tables. */
+#define FM_CHUNKS_MAX (4u << 20)
+
+/* Index entries: 32 bits name one, the upper quarter is kept for markers such as FM_NO_ENTRY. */
+#define FM_ENTRIES_MAX (1u << 30)
+
+/* Trust domains (uids that write) of one pool: each costs a descriptor in every client. */
+#define FM_ARENAS_MAX 64u
+
+/* Clients of one daemon: each costs six descriptors; 1024 stay within the usual hard limit. */
+#define FM_CLIENTS_MAX 1024u
+
+/* Leases of a client that does not say: enough for 64 sequences of 1024 tokens at 16 a block. */
+#define FM_LEASES_DEFAULT 4096u
+
+/* Entries of a submission and of a completion ring: 256 * 192 bytes stay within a client's L2. */
+#define FM_RING_ENTRIES 256u
+
+/* Submissions taken from one client before the next one has its turn. */
+#define FM_RING_BURST 64u
+
+/* Victims of one eviction: the fence and the scan of all lease tables are paid once for them. */
+#define FM_EVICT_BATCH 64u
+
+/* Victims when a whole chunk goes with its descendants: a chunk of the smallest class, four times.
+ */
+#define FM_EVICT_MAX 4096u
+
+/* Ancestors that one touch refreshes: a chain of 64 Ki tokens at 16 a block. */
+#define FM_TOUCH_STEPS 4096u
+
+/* How often a reader looks again at a block whose word changed under it before it is a miss. */
+#define FM_ACQUIRE_RETRIES 256u
+
+/* Staged blocks offered and not yet adopted, over all clients: looked through one by one. */
+#define FM_OFFERS_MAX 1024u
+
+/* Stage requests of one client that wait for room: as many as its ring holds. */
+#define FM_WAITERS_MAX FM_RING_ENTRIES
+
+#define FM_NS_PER_S    1000000000ull
+#define FM_NS_PER_MS   1000000ull
+
+/* An offer that nobody adopts in this time is freed (fabricmgr.h promises 30 s). */
+#define FM_OFFER_NS (30 * FM_NS_PER_S)
+
+/* Longer than any I/O of a dead process that a device may still have in flight (pool.md). */
+#define FM_QUARANTINE_NS (1 * FM_NS_PER_S)
+
+/* What a caller waits that names no deadline. */
+#define FM_DEADLINE_NS (5 * FM_NS_PER_S)
+
+/* What a client gives the daemon to answer beyond the deadline it was told, before it gives up. */
+#define FM_GRACE_NS (500 * FM_NS_PER_MS)
+
+/* A lease ends without telling the daemon: how often a waiting stage request is tried again. */
+#define FM_RETRY_NS (1 * FM_NS_PER_MS)
+
+/* Looking at the rings before sleeping: about the price of a wake-up on either side. */
+#define FM_SPIN_NS 20000u
+
+/* A connection that has not said hello by then is closed. */
+#define FM_HELLO_NS (5 * FM_NS_PER_S)
+
+/* Connections waiting for accept(2). */
+#define FM_BACKLOG 128
+
+#endif

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Eviction: choosing victims in the policy's order under the prefix guard, and freeing those that
+ * no lease holds. Called by the daemon's thread only; pure. Invariant: no block is freed that a
+ * lease table named in a scan begun after its EVICTING and the fence; and no parent before its
+ * resident child.
+ */
+#include "core/evict.h"
+
+#define NONE FM_NO_ENTRY
+
+/* Marks every block that a live lease names. Tables belong to clients: every value is checked. */
+static void scan_leases(struct fm_store *store)
+{
+	store->scan++;
+	for (const struct fm_owner *owner = store->owners; owner; owner = owner->next) {
+		for (uint32_t i = 0; i < owner->lease_count; i++) {
+			const struct fabricmgr_lease *lease = &owner->leases[i];
+			/* Acquire: pairs with the releases in fm_lease_write() and fm_lease_drop().
+			 */
+			uint32_t region = fm_load_acquire(&lease->region);
+			uint32_t entry;
+
+			if (!region)
+				continue;
+			entry = fm_slots_entry(&store->slots, region,
+					       fm_load_relaxed(&lease->chunk),
+					       fm_load_relaxed(&lease->slot));
+			if (entry != NONE &&
+			    FABRICMGR_WORD_GENERATION(store->index.entries[entry].word) ==
+				    fm_load_relaxed(&lease->generation))
+				store->nodes[entry].leased = store->scan;
+		}
+	}
+}
+
+uint32_t fm_store_leases(struct fm_store *store, const struct fm_owner *owner)
+{
+	uint32_t n = 0;
+
+	(void)store;
+	for (uint32_t i = 0; i < owner->lease_count; i++)
+		n += fm_load_acquire(&owner->leases[i].region) != 0;
+	return n;
+}
+
+static bool may_go(const struct fm_store *store, uint32_t entry)
+{
+	const struct fm_node *node = &store->nodes[entry];
+
+	if (FABRICMGR_WORD_STATE(store->index.entries[entry].word) != FABRICMGR_BLOCK_SEALED ||
+	    node->leased == store->scan)
+		return false;
+	for (uint32_t child = node->first_child; child != NONE;
+	     child = store->nodes[child].next_sibling)
+		if (store->nodes[child].picked != store->round)
+			return false;
+	return true;
+}
+
+static uint32_t descend(const struct fm_store *store, uint32_t entry)
+{
+	for (;;) {
+		uint32_t child = store->nodes[entry].first_child;
+
+		while (child != NONE && store->nodes[child].visited == store->round)
+			child = store->nodes[child].next_sibling;
+		if (child == NONE)
+			return entry;
+		entry = child;
+	}
+}
+
+/* Picks from @root's subtree, children before parents, until @limit victims. Each entry is visited
+ * once a round, so a round costs at most one pass over the index. */
+static uint32_t gather(struct fm_store *store, uint32_t root, uint32_t n, uint32_t limit)
+{
+	uint32_t entry;
+
+	if (store->nodes[root].visited == store->round || store->nodes[root].leased == store->scan)
+		return n;
+	for (entry = descend(store, root); n < limit;
+	     entry = descend(store, store->nodes[entry].parent)) {
+		store->nodes[entry].visited = store->round;
+		if (may_go(store, entry)) {
+			store->nodes[entry].picked = store->round;
+			store->victims[n++] = entry;
+		}
+		if (entry == root)
+			break;
+	}
+	return n;
+}
+
+/* The evictor's half of the protocol, for all victims at once. Returns how many were freed. */
+static uint32_t sacrifice(struct fm_store *store, uint32_t n)
+{
+	uint32_t freed = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t *word = &store->index.entries[store->victims[i]].word;
+
+		fm_store_relaxed(word, FABRICMGR_WORD(FABRICMGR_WORD_GENERATION(*word),
+						      FABRICMGR_BLOCK_EVICTING));
+	}
+	/* Pairs with the fence in fm_lease_take(): a lease that the scan misses saw EVICTING. */
+	fm_fence();
+	scan_leases(store);
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t entry = store->victims[i];
+		uint64_t *word = &store->index.entries[entry].word;
+
+		/* A child stands before its parent here: one that stayed keeps its parent. */
+		if (store->nodes[entry].leased != store->scan &&
+		    store->nodes[entry].first_child == NONE) {
+			fm_store_free_sealed(store, entry);
+			freed++;
+			continue;
+		}
+		/* The same word again: readers that took a lease before see no change. Release:
+		 * pairs with the acquire in fm_index_find(). */
+		fm_store_release(word, FABRICMGR_WORD(FABRICMGR_WORD_GENERATION(*word),
+						      FABRICMGR_BLOCK_SEALED));
+	}
+	return freed;
+}
+
+static uint32_t evict_from_class(struct fm_store *store, uint32_t list)
+{
+	uint32_t n = 0;
+
+	store->round++;
+	for (uint32_t entry = store->policy->next(store->policy_state, list, NONE);
+	     entry != NONE && n < FM_EVICT_BATCH;
+	     entry = store->policy->next(store->policy_state, list, entry))
+		n = gather(store, entry, n, FM_EVICT_BATCH);
+	return n ? sacrifice(store, n) : 0;
+}
+
+/* Picks all blocks of a chunk with their descendants; 0 when one of them cannot go. */
+static uint32_t gather_chunk(struct fm_store *store, const struct fm_chunk *chunk)
+{
+	uint32_t n = 0;
+
+	store->round++;
+	for (uint32_t i = 0; i < chunk->slots; i++)
+		if (chunk->entries[i] != NONE)
+			n = gather(store, chunk->entries[i], n, FM_EVICT_MAX);
+	for (uint32_t i = 0; i < chunk->slots; i++)
+		if (chunk->entries[i] != NONE &&
+		    store->nodes[chunk->entries[i]].picked != store->round)
+			return 0;
+	return n;
+}
+
+static bool is_other(const struct fm_chunk *chunk, uint32_t region, uint32_t pages)
+{
+	return chunk->region != region || chunk->pages != pages;
+}
+
+static uint32_t evict_chunk(struct fm_store *store, uint32_t region, uint32_t pages)
+{
+	uint32_t at, newer, n, freed;
+
+	for (at = store->slots.oldest; at != NONE; at = newer) {
+		newer = store->slots.chunks[at].newer;
+		if (!is_other(&store->slots.chunks[at], region, pages))
+			continue;
+		n = gather_chunk(store, &store->slots.chunks[at]);
+		freed = n ? sacrifice(store, n) : 0;
+		if (freed)
+			return freed;
+	}
+	return 0;
+}
+
+uint32_t fm_store_evict(struct fm_store *store, uint32_t region, uint32_t pages)
+{
+	uint32_t list = fm_slots_class(region, pages);
+	uint32_t own = store->policy->next(store->policy_state, list, NONE);
+	uint32_t at = store->slots.oldest, freed;
+
+	scan_leases(store);
+	while (at != NONE && !is_other(&store->slots.chunks[at], region, pages))
+		at = store->slots.chunks[at].newer;
+	/* Another class gives a chunk when even the newest block in it is older than our oldest, or
+	 * when our class has nothing to give. Entries alone (no slot) are freed by either. */
+	if (at != NONE &&
+	    (own == NONE || store->slots.chunks[at].stamp < store->nodes[own].stamp)) {
+		freed = evict_chunk(store, region, pages);
+		return freed ? freed : evict_from_class(store, list);
+	}
+	freed = evict_from_class(store, list);
+	return freed ? freed : evict_chunk(store, region, pages);
+}

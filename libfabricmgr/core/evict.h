@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Making room: which blocks go, and the evictor's half of the lease protocol. Called by store.c.
+ */
+#ifndef FM_CORE_EVICT_H
+#define FM_CORE_EVICT_H
+
+#include "core/store.h"
+
+/* Frees blocks so that a slot of @pages in @region (or a chunk for it) may become free; returns how
+ * many blocks were freed, 0 when nothing that helps may go. */
+uint32_t fm_store_evict(struct fm_store *store, uint32_t region, uint32_t pages);
+
+/* Takes a sealed block out of index, policy and chain, and frees it. */
+void fm_store_free_sealed(struct fm_store *store, uint32_t entry);
+
+#endif

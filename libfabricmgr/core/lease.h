@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Taking and dropping one lease: the reader's half of the protocol in kmod/uapi/fabricmgr.h. The
+ * evictor's half is in store.c. Pure; called by clients on their own table.
+ * Invariant: fm_lease_take() returned true => the block neither moves nor changes until the drop.
+ */
+#ifndef FM_CORE_LEASE_H
+#define FM_CORE_LEASE_H
+
+#include <stdbool.h>
+
+#include "core/index.h"
+
+/* Writes the lease; release on region pairs with the evictor's acquire in its scan. */
+static inline void fm_lease_write(struct fabricmgr_lease *lease, uint32_t region, uint32_t chunk,
+				  uint32_t generation, uint32_t slot)
+{
+	fm_store_relaxed(&lease->chunk, chunk);
+	fm_store_relaxed(&lease->generation, generation);
+	fm_store_relaxed(&lease->slot, slot);
+	fm_store_release(&lease->region, region);
+}
+
+/* Release: the holder's reads of the block come before; pairs with the evictor's acquire. */
+static inline void fm_lease_drop(struct fabricmgr_lease *lease)
+{
+	fm_store_release(&lease->region, 0);
+}
+
+/* @expected: the SEALED word that was loaded (acquire) before the entry's fields. */
+static inline bool fm_lease_take(struct fabricmgr_lease *lease, const struct fm_entry *entry,
+				 uint64_t expected)
+{
+	uint64_t place = fm_load_relaxed(&entry->place);
+	uint64_t extent = fm_load_relaxed(&entry->extent);
+
+	fm_lease_write(lease, FM_HIGH(place), FM_LOW(place), FABRICMGR_WORD_GENERATION(expected),
+		       FM_LOW(extent));
+	/* Pairs with the fence between EVICTING and the scan: either the evictor sees this lease,
+	 * or this load sees EVICTING. */
+	fm_fence();
+	if (fm_load_acquire(&entry->word) == expected)
+		return true;
+	fm_lease_drop(lease);
+	return false;
+}
+
+#endif

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The submission and completion ring that one client and the daemon share. Pure: atomics only; who
+ * sleeps and wakes is the drivers' business, by the two flags here.
+ * Invariant: each side keeps its own positions in private memory and takes from the shared page
+ * only the other's, checked; so a hostile other side can waste only its own ring.
+ */
+#ifndef FM_CORE_RING_H
+#define FM_CORE_RING_H
+
+#include <stdbool.h>
+
+#include "base/limits.h"
+#include "core/index.h"
+
+enum fm_op {
+	FM_OP_STAGE = 1,
+	FM_OP_SEAL = 2,
+	FM_OP_DISCARD = 3, /* no completion */
+	FM_OP_OFFER = 4,
+	FM_OP_ADOPT = 5,
+	FM_OP_TOUCH = 6, /* no completion, never wakes the daemon, may be dropped */
+};
+
+struct fm_submission {
+	uint32_t op;
+	uint32_t flags; /* 0 */
+	uint64_t tag;	/* comes back in the completion */
+	struct fm_key key;
+	struct fm_key parent;
+	uint8_t ns[16];
+	uint64_t deadline_ns; /* relative; STAGE */
+	uint64_t length;      /* STAGE */
+	uint32_t entry, generation;
+	uint32_t crc32c;
+	uint32_t has_parent;
+	uint64_t reserved[4];
+};
+
+struct fm_completion {
+	uint64_t tag;
+	int32_t result;
+	uint32_t entry, generation;
+	uint32_t region, chunk, slot;
+	uint64_t length;
+	struct fm_key key; /* OFFER: the private id */
+	uint32_t origin;
+	uint32_t reserved;
+};
+
+_Static_assert(sizeof(struct fm_submission) == 128, "two cache lines");
+_Static_assert(sizeof(struct fm_completion) == 64, "one cache line");
+
+struct fm_ring_word {
+	uint32_t value;
+	uint32_t pad[15];
+};
+
+struct fm_ring_shared {
+	struct fm_ring_word sq_tail;	   /* client: release, daemon: acquire */
+	struct fm_ring_word sq_head;	   /* daemon: release, client: acquire */
+	struct fm_ring_word cq_tail;	   /* daemon: release, client: acquire */
+	struct fm_ring_word cq_head;	   /* client: release, daemon: acquire */
+	struct fm_ring_word daemon_sleeps; /* fences on both sides, see ring.c */
+	struct fm_ring_word client_sleeps;
+	struct fm_submission sq[FM_RING_ENTRIES];
+	struct fm_completion cq[FM_RING_ENTRIES];
+};
+
+/* One side's private view. */
+struct fm_ring {
+	struct fm_ring_shared *shared;
+	uint32_t sq_position; /* client: next to write; daemon: next to read */
+	uint32_t cq_position; /* client: next to read; daemon: next to write */
+};
+
+/* Client. Room in the submission ring, in entries. */
+uint32_t fm_ring_room(const struct fm_ring *ring);
+void fm_ring_submit(struct fm_ring *ring, const struct fm_submission *submission);
+/* True when the daemon sleeps and must be woken by its eventfd (at most once per sleep). */
+bool fm_ring_must_wake_daemon(struct fm_ring *ring);
+bool fm_ring_completion(struct fm_ring *ring, struct fm_completion *out);
+/* Announces that the client is about to sleep; false when there is work after all. */
+bool fm_ring_client_sleep(struct fm_ring *ring);
+void fm_ring_client_awake(struct fm_ring *ring);
+
+/* Daemon. 1: copied out, 0: none, FM_ERR_CORRUPT: the client's position is impossible. */
+int fm_ring_take(struct fm_ring *ring, struct fm_submission *out);
+/* Room for completions, or FM_ERR_CORRUPT. */
+int fm_ring_completion_room(const struct fm_ring *ring);
+void fm_ring_complete(struct fm_ring *ring, const struct fm_completion *completion);
+bool fm_ring_must_wake_client(struct fm_ring *ring);
+bool fm_ring_daemon_sleep(struct fm_ring *ring);
+void fm_ring_daemon_awake(struct fm_ring *ring);
+
+#endif

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Chunks, their size classes and their order of use. Called by store.c only; pure but for
+ * fm_chunk_ops. Invariant: a chunk is on exactly one of: a free list, a partial list, no list
+ * (full).
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/slots.h"
+
+#define NONE FM_NO_ENTRY
+
+int fm_slots_create(struct fm_slots *slots, uint32_t chunks, const struct fm_chunk_ops *ops,
+		    void *context)
+{
+	size_t classes = (FM_ARENAS_MAX + 1) * (size_t)FM_SLOTS_PER_CHUNK;
+
+	memset(slots, 0, sizeof(*slots));
+	slots->chunks = calloc(chunks, sizeof(*slots->chunks));
+	slots->partial_heads = malloc(classes * sizeof(uint32_t));
+	if (!slots->chunks || !slots->partial_heads) {
+		fm_slots_destroy(slots);
+		return fm_fail(FM_ERR_NO_MEMORY, "no memory for the tables of %u chunks", chunks);
+	}
+	memset(slots->partial_heads, 0xff, classes * sizeof(uint32_t));
+	memset(slots->free_heads, 0xff, sizeof(slots->free_heads));
+	slots->count = chunks;
+	slots->oldest = slots->newest = NONE;
+	slots->ops = ops;
+	slots->context = context;
+	for (uint32_t i = chunks; i-- > 0;) {
+		slots->chunks[i].prev = NONE;
+		slots->chunks[i].next = slots->free_heads[0];
+		if (slots->free_heads[0] != NONE)
+			slots->chunks[slots->free_heads[0]].prev = i;
+		slots->free_heads[0] = i;
+	}
+	return 0;
+}
+
+void fm_slots_destroy(struct fm_slots *slots)
+{
+	for (uint32_t i = 0; slots->chunks && i < slots->count; i++)
+		free(slots->chunks[i].entries);
+	free(slots->chunks);
+	free(slots->partial_heads);
+	slots->chunks = NULL;
+	slots->partial_heads = NULL;
+}
+
+static void list_push(struct fm_slots *slots, uint32_t *head, uint32_t at)
+{
+	slots->chunks[at].prev = NONE;
+	slots->chunks[at].next = *head;
+	if (*head != NONE)
+		slots->chunks[*head].prev = at;
+	*head = at;
+}
+
+static void list_remove(struct fm_slots *slots, uint32_t *head, uint32_t at)
+{
+	struct fm_chunk *chunk = &slots->chunks[at];
+
+	if (chunk->prev == NONE)
+		*head = chunk->next;
+	else
+		slots->chunks[chunk->prev].next = chunk->next;
+	if (chunk->next != NONE)
+		slots->chunks[chunk->next].prev = chunk->prev;
+}
+
+static void order_append(struct fm_slots *slots, uint32_t at)
+{
+	slots->chunks[at].older = slots->newest;
+	slots->chunks[at].newer = NONE;
+	if (slots->newest == NONE)
+		slots->oldest = at;
+	else
+		slots->chunks[slots->newest].newer = at;
+	slots->newest = at;
+}
+
+static void order_remove(struct fm_slots *slots, uint32_t at)
+{
+	struct fm_chunk *chunk = &slots->chunks[at];
+
+	if (chunk->older == NONE)
+		slots->oldest = chunk->newer;
+	else
+		slots->chunks[chunk->older].newer = chunk->newer;
+	if (chunk->newer == NONE)
+		slots->newest = chunk->older;
+	else
+		slots->chunks[chunk->newer].older = chunk->older;
+}
+
+static uint32_t *partial_head(struct fm_slots *slots, const struct fm_chunk *chunk)
+{
+	return &slots->partial_heads[fm_slots_class(chunk->region, chunk->pages)];
+}
+
+/* A free chunk for @region, backed there: its own first (memory stays), unbacked, then another's.
+ */
+static int chunk_open(struct fm_slots *slots, uint32_t region, uint32_t pages, uint32_t *out)
+{
+	uint32_t from = region, at;
+	struct fm_chunk *chunk;
+	uint32_t *entries;
+	int err;
+
+	if (slots->free_heads[from] == NONE)
+		for (from = 0; from <= FM_ARENAS_MAX; from++)
+			if (slots->free_heads[from] != NONE)
+				break;
+	if (from > FM_ARENAS_MAX)
+		return FM_ERR_POOL_FULL;
+	at = slots->free_heads[from];
+	chunk = &slots->chunks[at];
+	entries = malloc(FM_SLOTS_PER_CHUNK / pages * sizeof(*entries));
+	if (!entries)
+		return fm_fail(FM_ERR_NO_MEMORY, "no memory for the slots of a chunk");
+	list_remove(slots, &slots->free_heads[from], at);
+	if (chunk->region && chunk->region != region) {
+		slots->ops->punch(slots->context, chunk->region, at);
+		chunk->region = 0;
+	}
+	if (!chunk->region) {
+		err = slots->ops->populate(slots->context, region, at);
+		if (err) {
+			list_push(slots, &slots->free_heads[0], at);
+			free(entries);
+			return err;
+		}
+		chunk->region = region;
+	}
+	chunk->pages = pages;
+	chunk->slots = FM_SLOTS_PER_CHUNK / pages;
+	chunk->used = 0;
+	chunk->hint = 0;
+	chunk->entries = entries;
+	memset(entries, 0xff, chunk->slots * sizeof(*entries));
+	chunk->is_partial = true;
+	list_push(slots, partial_head(slots, chunk), at);
+	order_append(slots, at);
+	*out = at;
+	return 0;
+}
+
+int fm_slots_take(struct fm_slots *slots, uint32_t region, uint32_t pages, uint32_t entry,
+		  uint64_t stamp, uint32_t *chunk_out, uint32_t *slot_out)
+{
+	uint32_t at = slots->partial_heads[fm_slots_class(region, pages)];
+	struct fm_chunk *chunk;
+	uint32_t slot;
+	int err;
+
+	if (at == NONE) {
+		err = chunk_open(slots, region, pages, &at);
+		if (err)
+			return err;
+	}
+	chunk = &slots->chunks[at];
+	for (slot = chunk->hint; chunk->entries[slot] != NONE;)
+		slot++;
+	chunk->entries[slot] = entry;
+	chunk->hint = slot + 1;
+	if (++chunk->used == chunk->slots) {
+		list_remove(slots, partial_head(slots, chunk), at);
+		chunk->is_partial = false;
+	}
+	slots->used_bytes += (uint64_t)pages * FM_SLOT_GRAIN;
+	fm_slots_touch(slots, at, stamp);
+	*chunk_out = at;
+	*slot_out = slot;
+	return 0;
+}
+
+void fm_slots_give(struct fm_slots *slots, uint32_t at, uint32_t slot)
+{
+	struct fm_chunk *chunk = &slots->chunks[at];
+
+	chunk->entries[slot] = NONE;
+	if (slot < chunk->hint)
+		chunk->hint = slot;
+	slots->used_bytes -= (uint64_t)chunk->pages * FM_SLOT_GRAIN;
+	if (!chunk->is_partial) {
+		chunk->is_partial = true;
+		list_push(slots, partial_head(slots, chunk), at);
+	}
+	if (--chunk->used)
+		return;
+	list_remove(slots, partial_head(slots, chunk), at);
+	order_remove(slots, at);
+	free(chunk->entries);
+	chunk->entries = NULL;
+	chunk->pages = 0;
+	chunk->slots = 0;
+	chunk->is_partial = false;
+	list_push(slots, &slots->free_heads[chunk->region], at);
+}
+
+void fm_slots_touch(struct fm_slots *slots, uint32_t at, uint64_t stamp)
+{
+	slots->chunks[at].stamp = stamp;
+	if (slots->newest == at)
+		return;
+	order_remove(slots, at);
+	order_append(slots, at);
+}
+
+uint32_t fm_slots_entry(const struct fm_slots *slots, uint32_t region, uint32_t chunk,
+			uint32_t slot)
+{
+	const struct fm_chunk *c;
+
+	if (chunk >= slots->count)
+		return NONE;
+	c = &slots->chunks[chunk];
+	if (c->region != region || slot >= c->slots)
+		return NONE;
+	return c->entries[slot];
+}

@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Life of a block: stage, seal, discard, offer, adopt, touch, expire. Eviction is in evict.c.
+ * Called by the daemon's thread only; pure. Invariant: a word is stored with release after the
+ * fields that its state promises.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/evict.h"
+#include "core/store.h"
+
+#define NONE FM_NO_ENTRY
+
+int fm_store_create(struct fm_store *store, void *index, size_t index_bytes,
+		    struct fm_header *headers, uint32_t chunks, const struct fm_policy_ops *policy,
+		    const struct fm_chunk_ops *ops, void *context)
+{
+	uint32_t entries;
+	int err;
+
+	memset(store, 0, sizeof(*store));
+	err = fm_index_open(&store->index, index, index_bytes);
+	if (err)
+		return err;
+	err = fm_slots_create(&store->slots, chunks, ops, context);
+	if (err)
+		return err;
+	entries = store->index.entries_max;
+	store->headers = headers;
+	store->policy = policy;
+	store->policy_state = policy->create(entries, (FM_ARENAS_MAX + 1) * FM_SLOTS_PER_CHUNK);
+	store->nodes = calloc(entries, sizeof(*store->nodes));
+	store->free_entries = malloc(entries * sizeof(uint32_t));
+	store->victims = malloc(FM_EVICT_MAX * sizeof(uint32_t));
+	if (!store->policy_state || !store->nodes || !store->free_entries || !store->victims) {
+		fm_store_destroy(store);
+		return fm_fail(FM_ERR_NO_MEMORY, "no memory for the tables of %u blocks", entries);
+	}
+	for (uint32_t i = 0; i < entries; i++)
+		store->free_entries[i] = entries - 1 - i;
+	store->free_count = entries;
+	store->offers_head = store->quarantine_head = NONE;
+	store->next_generation = entries; /* fm_index_format() used those below */
+	return 0;
+}
+
+void fm_store_destroy(struct fm_store *store)
+{
+	if (store->policy)
+		store->policy->destroy(store->policy_state);
+	fm_slots_destroy(&store->slots);
+	free(store->nodes);
+	free(store->free_entries);
+	free(store->victims);
+	memset(store, 0, sizeof(*store));
+}
+
+/* ---- small lists of entries that wait for something ---- */
+
+static void list_push(struct fm_store *store, uint32_t *head, uint32_t entry)
+{
+	store->nodes[entry].prev = NONE;
+	store->nodes[entry].next = *head;
+	if (*head != NONE)
+		store->nodes[*head].prev = entry;
+	*head = entry;
+}
+
+static void list_remove(struct fm_store *store, uint32_t *head, uint32_t entry)
+{
+	struct fm_node *node = &store->nodes[entry];
+
+	if (node->prev == NONE)
+		*head = node->next;
+	else
+		store->nodes[node->prev].next = node->next;
+	if (node->next != NONE)
+		store->nodes[node->next].prev = node->prev;
+}
+
+static void set_state(struct fm_store *store, uint32_t entry, enum fabricmgr_block_state state)
+{
+	uint64_t *word = &store->index.entries[entry].word;
+
+	/* Release: pairs with the acquire in fm_index_find(). */
+	fm_store_release(word, FABRICMGR_WORD(FABRICMGR_WORD_GENERATION(*word), state));
+}
+
+/* The entry leaves its slot; it is in no list any more. */
+static void entry_free(struct fm_store *store, uint32_t entry)
+{
+	struct fm_entry *e = &store->index.entries[entry];
+
+	fm_store_release(&e->word, FABRICMGR_WORD(store->next_generation++, FABRICMGR_BLOCK_FREE));
+	fm_slots_give(&store->slots, FM_LOW(e->place), FM_LOW(e->extent));
+	store->free_entries[store->free_count++] = entry;
+}
+
+/* ---- owners ---- */
+
+void fm_store_owner_add(struct fm_store *store, struct fm_owner *owner)
+{
+	owner->staged_head = NONE;
+	owner->staged = 0;
+	owner->prev = NULL;
+	owner->next = store->owners;
+	if (store->owners)
+		store->owners->prev = owner;
+	store->owners = owner;
+}
+
+static void owner_give_up(struct fm_store *store, struct fm_owner *owner, uint32_t entry)
+{
+	list_remove(store, &owner->staged_head, entry);
+	owner->staged--;
+	store->nodes[entry].owner = NULL;
+}
+
+static void owner_receive(struct fm_store *store, struct fm_owner *owner, uint32_t entry)
+{
+	list_push(store, &owner->staged_head, entry);
+	owner->staged++;
+	store->nodes[entry].owner = owner;
+}
+
+void fm_store_owner_remove(struct fm_store *store, struct fm_owner *owner, uint64_t expires)
+{
+	while (owner->staged_head != NONE) {
+		uint32_t entry = owner->staged_head;
+
+		owner_give_up(store, owner, entry);
+		store->counters.staging--;
+		if (expires) {
+			store->nodes[entry].expires = expires;
+			set_state(store, entry, FABRICMGR_BLOCK_QUARANTINE);
+			list_push(store, &store->quarantine_head, entry);
+			store->counters.quarantine++;
+		} else {
+			entry_free(store, entry);
+		}
+	}
+	if (owner->prev)
+		owner->prev->next = owner->next;
+	else
+		store->owners = owner->next;
+	if (owner->next)
+		owner->next->prev = owner->prev;
+}
+
+/* ---- the life of a block ---- */
+
+static int stage_entry(struct fm_store *store, struct fm_owner *owner, uint64_t length,
+		       uint32_t *out)
+{
+	uint32_t pages = fm_slots_pages(length), entry, chunk, slot;
+	struct fm_entry *e;
+	int err;
+
+	if (!store->free_count)
+		return FM_ERR_POOL_FULL;
+	entry = store->free_entries[store->free_count - 1];
+	err = fm_slots_take(&store->slots, owner->region, pages, entry, ++store->tick, &chunk,
+			    &slot);
+	if (err)
+		return err;
+	store->free_count--;
+	e = &store->index.entries[entry];
+	fm_key_store(e->key, &(struct fm_key){{0}});
+	fm_key_store(e->parent, &(struct fm_key){{0}});
+	fm_store_relaxed(&e->place, FM_PAIR(owner->region, chunk));
+	fm_store_relaxed(&e->extent, FM_PAIR(length, slot));
+	fm_store_relaxed(&e->check, FM_PAIR(0, owner->id));
+	store->nodes[entry] = (struct fm_node){
+		.pages = pages,
+		.parent = NONE,
+		.first_child = NONE,
+		.prev_sibling = NONE,
+		.next_sibling = NONE,
+	};
+	owner_receive(store, owner, entry);
+	set_state(store, entry, FABRICMGR_BLOCK_STAGING);
+	store->counters.staging++;
+	store->counters.stages++;
+	*out = entry;
+	return 0;
+}
+
+int fm_store_stage(struct fm_store *store, struct fm_owner *owner, uint64_t length, uint32_t *entry)
+{
+	int err;
+
+	if (!owner->region)
+		return fm_fail(FM_ERR_PERMISSION, "this client attached read-only");
+	if (!length || length > FABRICMGR_CHUNK_BYTES)
+		return fm_fail(FM_ERR_LIMIT,
+			       "a block of %llu bytes: a block has 1 to %u bytes (one chunk)",
+			       (unsigned long long)length, FABRICMGR_CHUNK_BYTES);
+	for (;;) {
+		err = stage_entry(store, owner, length, entry);
+		if (err != FM_ERR_POOL_FULL)
+			return err;
+		/* Each round frees at least one block, so this ends. */
+		if (!fm_store_evict(store, owner->region, fm_slots_pages(length)))
+			return FM_ERR_POOL_FULL;
+	}
+}
+
+static bool is_staged_by(const struct fm_store *store, const struct fm_owner *owner, uint32_t entry,
+			 uint32_t generation)
+{
+	return entry < store->index.entries_max && store->nodes[entry].owner == owner &&
+	       store->index.entries[entry].word ==
+		       FABRICMGR_WORD(generation, FABRICMGR_BLOCK_STAGING);
+}
+
+static int not_staged(uint32_t entry)
+{
+	return fm_fail(FM_ERR_INVALID, "block %u is not staged by this client", entry);
+}
+
+static void link_parent(struct fm_store *store, uint32_t entry, uint32_t parent)
+{
+	struct fm_node *node = &store->nodes[entry], *above = &store->nodes[parent];
+
+	node->parent = parent;
+	node->next_sibling = above->first_child;
+	if (above->first_child != NONE)
+		store->nodes[above->first_child].prev_sibling = entry;
+	above->first_child = entry;
+}
+
+int fm_store_seal(struct fm_store *store, struct fm_owner *owner, const struct fm_store_seal *seal)
+{
+	struct fm_entry *e;
+	uint32_t parent = NONE;
+	uint64_t word;
+	int err;
+
+	if (!is_staged_by(store, owner, seal->entry, seal->generation))
+		return not_staged(seal->entry);
+	if (fm_index_find(&store->index, &seal->key, &word) != NONE) {
+		store->counters.duplicates++;
+		return FM_ERR_EXISTS;
+	}
+	if (seal->parent)
+		parent = fm_index_find(&store->index, seal->parent, &word);
+	e = &store->index.entries[seal->entry];
+	fm_key_store(e->key, &seal->key);
+	err = fm_index_insert(&store->index, seal->entry);
+	if (err) {
+		fm_key_store(e->key, &(struct fm_key){{0}});
+		return err;
+	}
+	if (seal->parent)
+		fm_key_store(e->parent, seal->parent);
+	fm_store_relaxed(&e->check, FM_PAIR(seal->crc32c, FM_LOW(e->check)));
+	struct fm_header header = {
+		.magic = FM_HEADER_MAGIC,
+		.version = FM_HEADER_VERSION,
+		.length = FM_HIGH(e->extent),
+		.generation = seal->generation,
+		.chunk = FM_LOW(e->place),
+		.slot = (uint16_t)FM_LOW(e->extent),
+		.region = (uint16_t)FM_HIGH(e->place),
+		.crc32c = seal->crc32c,
+	};
+	memcpy(header.ns, seal->ns, sizeof(header.ns));
+	memcpy(header.key, &seal->key, sizeof(header.key));
+	fm_header_write(store->headers, seal->entry, header);
+	if (parent != NONE)
+		link_parent(store, seal->entry, parent);
+	owner_give_up(store, owner, seal->entry);
+	store->nodes[seal->entry].stamp = ++store->tick;
+	fm_slots_touch(&store->slots, FM_LOW(e->place), store->tick);
+	store->policy->insert(store->policy_state,
+			      fm_slots_class(FM_HIGH(e->place), store->nodes[seal->entry].pages),
+			      seal->entry);
+	set_state(store, seal->entry, FABRICMGR_BLOCK_SEALED);
+	store->counters.staging--;
+	store->counters.sealed++;
+	store->counters.seals++;
+	return 0;
+}
+
+void fm_store_free_sealed(struct fm_store *store, uint32_t entry)
+{
+	struct fm_node *node = &store->nodes[entry];
+
+	fm_index_remove(&store->index, entry);
+	store->policy->remove(
+		store->policy_state,
+		fm_slots_class(FM_HIGH(store->index.entries[entry].place), node->pages), entry);
+	if (node->prev_sibling != NONE)
+		store->nodes[node->prev_sibling].next_sibling = node->next_sibling;
+	else if (node->parent != NONE)
+		store->nodes[node->parent].first_child = node->next_sibling;
+	if (node->next_sibling != NONE)
+		store->nodes[node->next_sibling].prev_sibling = node->prev_sibling;
+	entry_free(store, entry);
+	store->counters.sealed--;
+	store->counters.evictions++;
+}
+
+int fm_store_discard(struct fm_store *store, struct fm_owner *owner, uint32_t entry,
+		     uint32_t generation)
+{
+	if (!is_staged_by(store, owner, entry, generation))
+		return not_staged(entry);
+	owner_give_up(store, owner, entry);
+	entry_free(store, entry);
+	store->counters.staging--;
+	store->counters.discards++;
+	return 0;
+}
+
+int fm_store_offer(struct fm_store *store, struct fm_owner *owner, uint32_t entry,
+		   uint32_t generation, const struct fm_key *id, uint64_t expires)
+{
+	if (!is_staged_by(store, owner, entry, generation))
+		return not_staged(entry);
+	if (store->offers >= FM_OFFERS_MAX)
+		return fm_fail(FM_ERR_LIMIT, "%u blocks are on offer already", FM_OFFERS_MAX);
+	owner_give_up(store, owner, entry);
+	store->nodes[entry].offer = *id;
+	store->nodes[entry].expires = expires;
+	list_push(store, &store->offers_head, entry);
+	store->offers++;
+	return 0;
+}
+
+static void offer_remove(struct fm_store *store, uint32_t entry)
+{
+	list_remove(store, &store->offers_head, entry);
+	store->offers--;
+}
+
+int fm_store_adopt(struct fm_store *store, struct fm_owner *owner, const struct fm_key *id,
+		   uint32_t *out)
+{
+	for (uint32_t entry = store->offers_head; entry != NONE; entry = store->nodes[entry].next) {
+		struct fm_entry *e = &store->index.entries[entry];
+
+		if (memcmp(&store->nodes[entry].offer, id, sizeof(*id)) ||
+		    FM_HIGH(e->place) != owner->region)
+			continue;
+		offer_remove(store, entry);
+		owner_receive(store, owner, entry);
+		fm_store_relaxed(&e->check, FM_PAIR(0, owner->id));
+		*out = entry;
+		return 0;
+	}
+	return fm_fail(FM_ERR_NOT_FOUND, "nothing is on offer under this id (adopted already, or "
+					 "older than 30 s)");
+}
+
+void fm_store_touch(struct fm_store *store, uint32_t entry, uint32_t generation)
+{
+	if (entry >= store->index.entries_max ||
+	    store->index.entries[entry].word != FABRICMGR_WORD(generation, FABRICMGR_BLOCK_SEALED))
+		return;
+	/* Child first: so that in every list a parent ends up behind, that is safer than, its
+	 * children. */
+	for (uint32_t steps = 0; entry != NONE && steps < FM_TOUCH_STEPS; steps++) {
+		struct fm_node *node = &store->nodes[entry];
+		uint64_t place = store->index.entries[entry].place;
+
+		node->stamp = ++store->tick;
+		fm_slots_touch(&store->slots, FM_LOW(place), store->tick);
+		store->policy->touch(store->policy_state,
+				     fm_slots_class(FM_HIGH(place), node->pages), entry);
+		entry = node->parent;
+	}
+}
+
+static bool has_adopter(const struct fm_store *store, uint32_t region)
+{
+	for (const struct fm_owner *owner = store->owners; owner; owner = owner->next)
+		if (owner->region == region)
+			return true;
+	return false;
+}
+
+uint64_t fm_store_expire(struct fm_store *store, uint64_t now)
+{
+	uint64_t next = UINT64_MAX;
+	uint32_t entry, after;
+
+	for (entry = store->offers_head; entry != NONE; entry = after) {
+		after = store->nodes[entry].next;
+		if (store->nodes[entry].expires <= now ||
+		    !has_adopter(store, FM_HIGH(store->index.entries[entry].place))) {
+			offer_remove(store, entry);
+			entry_free(store, entry);
+			store->counters.staging--;
+			store->counters.discards++;
+		} else if (store->nodes[entry].expires < next) {
+			next = store->nodes[entry].expires;
+		}
+	}
+	for (entry = store->quarantine_head; entry != NONE; entry = after) {
+		after = store->nodes[entry].next;
+		if (store->nodes[entry].expires <= now) {
+			list_remove(store, &store->quarantine_head, entry);
+			entry_free(store, entry);
+			store->counters.quarantine--;
+		} else if (store->nodes[entry].expires < next) {
+			next = store->nodes[entry].expires;
+		}
+	}
+	return next;
+}

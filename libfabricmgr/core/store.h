@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pool's state machine: entries through their life (staging, sealed, evicting, quarantine,
+ * free), over the index, the slot allocator and the policy. Only the daemon's thread calls it.
+ * Pure: memory, time and random ids are handed in. Invariant: an entry that is not FREE has exactly
+ * one slot, and is in exactly one of: its owner's staged list, the offers, the quarantine, a policy
+ * list.
+ */
+#ifndef FM_CORE_STORE_H
+#define FM_CORE_STORE_H
+
+#include "core/policy.h"
+#include "core/slots.h"
+
+/* One client, as the store knows it. */
+struct fm_owner {
+	uint32_t id;	 /* never 0 */
+	uint32_t region; /* arena that it writes; 0: read-only */
+	uint32_t staged_head, staged;
+	/* Its lease table, mapped read-only; contents are never trusted. */
+	const struct fabricmgr_lease *leases;
+	uint32_t lease_count;
+	struct fm_owner *prev, *next;
+};
+
+struct fm_node {
+	struct fm_owner *owner;
+	uint64_t stamp;	  /* tick of the last use */
+	uint64_t expires; /* offers and quarantine */
+	uint32_t prev, next;
+	uint32_t parent, first_child, prev_sibling, next_sibling;
+	uint32_t pages;
+	uint32_t leased;	  /* == store->scan: a lease was seen in that scan */
+	uint32_t visited, picked; /* == store->round */
+	struct fm_key offer;	  /* private id while on offer; never in shared memory */
+};
+
+struct fm_store_counters {
+	uint64_t evictions, seals, stages, discards, duplicates;
+	uint32_t sealed, staging, quarantine;
+};
+
+struct fm_store {
+	struct fm_index index;
+	struct fm_header *headers;
+	struct fm_slots slots;
+	struct fm_node *nodes;
+	uint32_t *free_entries;
+	uint32_t free_count;
+	uint32_t offers_head, offers, quarantine_head;
+	uint32_t next_generation;
+	uint32_t scan, round;
+	uint64_t tick;
+	struct fm_owner *owners;
+	const struct fm_policy_ops *policy;
+	void *policy_state;
+	uint32_t *victims;
+	struct fm_store_counters counters;
+};
+
+/* @index: formatted memory; @headers: zeroed, one a block. Both stay the caller's. */
+int fm_store_create(struct fm_store *store, void *index, size_t index_bytes,
+		    struct fm_header *headers, uint32_t chunks, const struct fm_policy_ops *policy,
+		    const struct fm_chunk_ops *ops, void *context);
+void fm_store_destroy(struct fm_store *store);
+
+void fm_store_owner_add(struct fm_store *store, struct fm_owner *owner);
+/* Its leases count no more; staged blocks are freed at once, or at @expires when it is not 0. */
+void fm_store_owner_remove(struct fm_store *store, struct fm_owner *owner, uint64_t expires);
+/* How many live leases its table holds. */
+uint32_t fm_store_leases(struct fm_store *store, const struct fm_owner *owner);
+
+/* FM_ERR_POOL_FULL: nothing may go now; a later try may succeed. */
+int fm_store_stage(struct fm_store *store, struct fm_owner *owner, uint64_t length,
+		   uint32_t *entry);
+struct fm_store_seal {
+	uint32_t entry, generation, crc32c;
+	struct fm_key key;
+	const struct fm_key *parent;
+	const uint8_t *ns;
+};
+int fm_store_seal(struct fm_store *store, struct fm_owner *owner, const struct fm_store_seal *seal);
+int fm_store_discard(struct fm_store *store, struct fm_owner *owner, uint32_t entry,
+		     uint32_t generation);
+int fm_store_offer(struct fm_store *store, struct fm_owner *owner, uint32_t entry,
+		   uint32_t generation, const struct fm_key *id, uint64_t expires);
+int fm_store_adopt(struct fm_store *store, struct fm_owner *owner, const struct fm_key *id,
+		   uint32_t *entry);
+/* The block was used: it and its ancestors are the last to go. Wrong names are ignored. */
+void fm_store_touch(struct fm_store *store, uint32_t entry, uint32_t generation);
+/* Frees what has expired, and offers that no client of their arena is left to adopt. Returns when
+ * to call again, UINT64_MAX: no need. */
+uint64_t fm_store_expire(struct fm_store *store, uint64_t now);
+
+#endif

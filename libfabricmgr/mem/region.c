@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Shared memory on memfds, with huge pages where the machine has them. Drivers call it.
+ * Invariant: every file is sealed against shrinking and growing before its descriptor leaves here.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fabricmgr.h>
+
+#include "mem/region.h"
+
+#define HUGE_BYTES (2ull << 20)
+#ifndef MFD_HUGE_2MB
+#define MFD_HUGE_2MB (21u << 26)
+#endif
+
+const char *fm_rung_name(enum fm_rung rung)
+{
+	return rung == FM_RUNG_HUGETLB ? "hugetlb memfd" : "memfd";
+}
+
+/* One line of /proc/meminfo; false when it is not there. */
+static bool meminfo(const char *name, uint64_t *value)
+{
+	char line[128];
+	size_t len = strlen(name);
+	bool found = false;
+	FILE *file = fopen("/proc/meminfo", "re");
+
+	if (!file)
+		return false;
+	while (!found && fgets(line, sizeof(line), file)) {
+		unsigned long long number;
+
+		if (!strncmp(line, name, len) && line[len] == ':' &&
+		    sscanf(line + len + 1, "%llu", &number) == 1) {
+			*value = number;
+			found = true;
+		}
+	}
+	fclose(file);
+	return found;
+}
+
+int fm_memory_choose(const char *wanted, uint64_t bytes, struct fm_memory *out)
+{
+	uint64_t free_pages = 0, kilobytes = 0, needed = bytes / HUGE_BYTES;
+	int fd;
+
+	memset(out, 0, sizeof(*out));
+	if (wanted && strcmp(wanted, "best") && strcmp(wanted, "hugetlb") &&
+	    strcmp(wanted, "memfd"))
+		return fm_fail(FM_ERR_INVALID, "memory \"%s\" is not known: best, hugetlb or memfd",
+			       wanted);
+	out->rung = FM_RUNG_MEMFD;
+	if (wanted && !strcmp(wanted, "memfd")) {
+		snprintf(out->reason, sizeof(out->reason), "memfd was asked for");
+		return 0;
+	}
+	meminfo("HugePages_Free", &free_pages);
+	if (!meminfo("Hugepagesize", &kilobytes) || kilobytes * 1024 != HUGE_BYTES) {
+		snprintf(out->reason, sizeof(out->reason),
+			 "the kernel's default huge page is not 2 MiB");
+	} else if (free_pages < needed) {
+		snprintf(out->reason, sizeof(out->reason),
+			 "%llu huge pages of 2 MiB are needed, %llu are free "
+			 "(sysctl vm.nr_hugepages=%llu)",
+			 (unsigned long long)needed, (unsigned long long)free_pages,
+			 (unsigned long long)needed);
+	} else {
+		fd = memfd_create("fabricmgr-probe", MFD_CLOEXEC | MFD_HUGETLB | MFD_HUGE_2MB);
+		if (fd >= 0) {
+			close(fd);
+			out->rung = FM_RUNG_HUGETLB;
+			return 0;
+		}
+		snprintf(out->reason, sizeof(out->reason), "memfd_create(MFD_HUGETLB): %s",
+			 strerror(errno));
+	}
+	if (wanted && !strcmp(wanted, "hugetlb"))
+		return fm_fail(FM_ERR_NO_MEMORY, "no huge pages for the pool: %s", out->reason);
+	return 0;
+}
+
+int fm_memory_check(const struct fm_memory *memory, uint64_t pool_bytes, uint64_t table_bytes)
+{
+	uint64_t available, needed = table_bytes;
+
+	if (!meminfo("MemAvailable", &available))
+		return 0; /* no /proc: the kernel will say */
+	available *= 1024;
+	if (memory->rung == FM_RUNG_MEMFD)
+		needed += pool_bytes; /* huge pages were counted by fm_memory_choose() */
+	if (needed <= available)
+		return 0;
+	return fm_fail(
+		FM_ERR_NO_MEMORY,
+		"pool %.1f MiB + tables %.1f MiB = %.1f MiB, but only %.1f MiB of memory are "
+		"available; choose a smaller size",
+		(double)(needed - table_bytes) / 1048576.0, (double)table_bytes / 1048576.0,
+		(double)needed / 1048576.0, (double)available / 1048576.0);
+}
+
+int fm_region_create(enum fm_rung rung, const char *name, uint64_t bytes)
+{
+	unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+	int fd, err;
+
+	if (rung == FM_RUNG_HUGETLB)
+		flags |= MFD_HUGETLB | MFD_HUGE_2MB;
+	fd = memfd_create(name, flags);
+	if (fd < 0)
+		return fm_fail(FM_ERR_IO, "memfd_create(%s): %s", name, strerror(errno));
+	if (ftruncate(fd, (off_t)bytes) || fchmod(fd, 0600) ||
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
+		err = fm_fail(FM_ERR_IO, "%s of %llu bytes: %s", name, (unsigned long long)bytes,
+			      strerror(errno));
+		close(fd);
+		return err;
+	}
+	return fd;
+}
+
+int fm_region_reopen_read_only(int fd)
+{
+	char path[40];
+	int copy;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	copy = open(path, O_RDONLY | O_CLOEXEC);
+	if (copy < 0)
+		return fm_fail(FM_ERR_IO, "reopening %s read-only: %s (is /proc mounted?)", path,
+			       strerror(errno));
+	return copy;
+}
+
+int fm_region_populate(int fd, uint64_t offset, uint64_t bytes)
+{
+	int result;
+
+	do
+		result = fallocate(fd, 0, (off_t)offset, (off_t)bytes);
+	while (result && errno == EINTR);
+	if (result)
+		return fm_fail(FM_ERR_NO_MEMORY, "%llu bytes of pool memory: %s",
+			       (unsigned long long)bytes, strerror(errno));
+	return 0;
+}
+
+void fm_region_punch(int fd, uint64_t offset, uint64_t bytes)
+{
+	if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes))
+		fm_log(FM_LOG_WARNING, "giving back %llu bytes of pool memory: %s",
+		       (unsigned long long)bytes, strerror(errno));
+}
+
+void *fm_region_map(int fd, uint64_t bytes, bool is_writable)
+{
+	/* NORESERVE: chunks are backed one by one (populate), not by mapping the whole file. */
+	void *memory = mmap(NULL, bytes, is_writable ? PROT_READ | PROT_WRITE : PROT_READ,
+			    MAP_SHARED | MAP_NORESERVE, fd, 0);
+
+	if (memory == MAP_FAILED) {
+		fm_fail(FM_ERR_IO, "mapping %llu bytes of shared memory: %s",
+			(unsigned long long)bytes, strerror(errno));
+		return NULL;
+	}
+	madvise(memory, bytes, MADV_DONTFORK);
+	return memory;
+}
+
+void fm_region_unmap(void *memory, uint64_t bytes)
+{
+	if (memory)
+		munmap(memory, bytes);
+}

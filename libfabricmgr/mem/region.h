@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory that can be shared: anonymous files of a size that nobody can change, on the best rung
+ * that the machine has (hugetlb memfd, then memfd). The pool's drivers call it. Invariant: a file
+ * handed out cannot be truncated by its holder, so a mapping never faults beyond it.
+ */
+#ifndef FM_MEM_REGION_H
+#define FM_MEM_REGION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum fm_rung { FM_RUNG_HUGETLB = 1, FM_RUNG_MEMFD = 2 };
+
+struct fm_memory {
+	enum fm_rung rung;
+	char reason[160]; /* why not the rung above; "" on the highest */
+};
+
+const char *fm_rung_name(enum fm_rung rung);
+/* Chooses the rung for @bytes: @wanted NULL (best), "hugetlb" or "memfd". */
+int fm_memory_choose(const char *wanted, uint64_t bytes, struct fm_memory *out);
+/* FM_ERR_NO_MEMORY, with the sum, when @pool_bytes and @table_bytes do not fit. */
+int fm_memory_check(const struct fm_memory *memory, uint64_t pool_bytes, uint64_t table_bytes);
+
+/* A sparse file of mode 0600 whose size is sealed. Returns the descriptor or an error. */
+int fm_region_create(enum fm_rung rung, const char *name, uint64_t bytes);
+/* A second descriptor of the same file that cannot write. */
+int fm_region_reopen_read_only(int fd);
+int fm_region_populate(int fd, uint64_t offset, uint64_t bytes);
+void fm_region_punch(int fd, uint64_t offset, uint64_t bytes);
+
+/* Maps the whole file; not inherited by children. NULL with the detail set. */
+void *fm_region_map(int fd, uint64_t bytes, bool is_writable);
+void fm_region_unmap(void *memory, uint64_t bytes);
+
+#endif

@@ -1,0 +1,442 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * A client's attachment: hello, mapping, requests on the socket, the end. Any thread may call;
+ * attach and detach alone must not race with other calls on the same handle. Invariant: a mapping
+ * that was handed out stays until detach, also when the daemon is gone.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "pool/client.h"
+
+/* ---- fork ---- */
+
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+static _Atomic uint32_t *fork_page; /* 1 here; the kernel makes it 0 in a child */
+static _Atomic uint32_t fork_fallback = 1;
+
+static void on_fork(void)
+{
+	atomic_store_explicit(&fork_fallback, 0, memory_order_relaxed);
+}
+
+static void fork_setup(void)
+{
+	void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (page != MAP_FAILED && !madvise(page, 4096, MADV_WIPEONFORK)) {
+		fork_page = page;
+	} else {
+		if (page != MAP_FAILED)
+			munmap(page, 4096);
+		pthread_atfork(NULL, NULL, on_fork);
+		fork_page = &fork_fallback;
+	}
+}
+
+/* ---- state ---- */
+
+int fm_pool_gone(struct fm_pool *pool)
+{
+	atomic_store_explicit(&pool->is_gone, true, memory_order_relaxed);
+	return fm_fail(FM_ERR_DISCONNECTED,
+		       "the pool's daemon is gone; held blocks stay readable, attach again for new "
+		       "ones");
+}
+
+int fm_pool_check(const struct fm_pool *pool, bool needs_daemon)
+{
+	if (!pool)
+		return fm_fail(FM_ERR_INVALID, "no pool was given");
+	if (!atomic_load_explicit(pool->fork_mark, memory_order_relaxed))
+		return fm_fail(FM_ERR_FORKED, "this pool was attached by the parent process; a "
+					      "child attaches for itself");
+	if (needs_daemon && atomic_load_explicit(&pool->is_gone, memory_order_relaxed))
+		return fm_pool_gone((struct fm_pool *)pool);
+	return 0;
+}
+
+bool fm_pool_probe(struct fm_pool *pool)
+{
+	struct pollfd state = {.fd = pool->socket, .events = POLLIN};
+
+	/* Between requests the daemon says nothing: readable means the end. */
+	if (poll(&state, 1, 0) == 1 && state.revents & (POLLHUP | POLLERR | POLLNVAL))
+		atomic_store_explicit(&pool->is_gone, true, memory_order_relaxed);
+	return atomic_load_explicit(&pool->is_gone, memory_order_relaxed);
+}
+
+bool fm_pool_is_connected(const struct fm_pool *pool)
+{
+	return !fm_pool_check(pool, false) && !fm_pool_probe((struct fm_pool *)pool);
+}
+
+uint32_t fm_pool_client_id(const struct fm_pool *pool)
+{
+	return pool ? pool->client_id : 0;
+}
+
+/* ---- requests ---- */
+
+static uint64_t remaining_ms(uint64_t deadline)
+{
+	uint64_t now = fm_clock_ns();
+
+	return now >= deadline ? 0 : (deadline - now + FM_NS_PER_MS - 1) / FM_NS_PER_MS;
+}
+
+/* One request and its reply, with the descriptors that came. The caller holds socket_lock. */
+static int exchange(struct fm_pool *pool, struct fm_wire_request *request,
+		    struct fm_wire_reply *reply, int *fds, int *n_fds, uint64_t deadline)
+{
+	struct pollfd state = {.fd = pool->socket, .events = POLLIN};
+	int64_t got;
+	int err;
+
+	request->head.magic = FM_WIRE_MAGIC;
+	request->head.version = FM_WIRE_VERSION;
+	request->head.size = sizeof(*request);
+	err = fm_wire_send(pool->socket, request, sizeof(*request), NULL, 0);
+	if (err)
+		return err == FM_ERR_DISCONNECTED ? fm_pool_gone(pool) : err;
+	for (;;) {
+		uint64_t wait = remaining_ms(deadline);
+		int room = *n_fds;
+
+		got = fm_wire_receive(pool->socket, reply, sizeof(*reply), fds, &room);
+		if (got != FM_ERR_BUSY) {
+			*n_fds = got > 0 ? room : 0;
+			break;
+		}
+		if (!wait) {
+			/* The answer may still come: nothing more can be asked on this socket. */
+			shutdown(pool->socket, SHUT_RDWR);
+			fm_pool_gone(pool);
+			return fm_fail(FM_ERR_DEADLINE, "the pool's daemon did not answer in time");
+		}
+		poll(&state, 1, wait > 1000 ? 1000 : (int)wait);
+	}
+	if (!got)
+		return fm_pool_gone(pool);
+	if (got < 0)
+		return (int)got;
+	if ((size_t)got < sizeof(reply->head) || reply->head.magic != FM_WIRE_MAGIC)
+		return fm_fail(FM_ERR_VERSION, "what listens there is not a fabricmgr daemon");
+	if (reply->head.result) {
+		reply->detail[sizeof(reply->detail) - 1] = '\0';
+		return fm_fail(reply->head.result, "%s", reply->detail);
+	}
+	if (reply->head.version != FM_WIRE_VERSION || (size_t)got != sizeof(*reply) ||
+	    reply->head.type != request->head.type)
+		return fm_fail(FM_ERR_VERSION,
+			       "the daemon speaks version %u of the protocol, this "
+			       "library %u",
+			       reply->head.version, FM_WIRE_VERSION);
+	return 0;
+}
+
+static int request_reply(struct fm_pool *pool, struct fm_wire_request *request,
+			 struct fm_wire_reply *reply)
+{
+	int none = 0, err;
+
+	pthread_mutex_lock(&pool->socket_lock);
+	err = exchange(pool, request, reply, NULL, &none, fm_clock_ns() + FM_DEADLINE_NS);
+	pthread_mutex_unlock(&pool->socket_lock);
+	return err;
+}
+
+int fm_pool_info(struct fm_pool *pool, struct fm_pool_info *out)
+{
+	struct fm_wire_request request = {.head.type = FM_WIRE_INFO};
+	struct fm_wire_reply reply;
+	uint32_t size;
+	int err = fm_pool_check(pool, true);
+
+	if (err)
+		return err;
+	/* Structures grow at their end only: an older caller gets what it knows. */
+	size = out ? out->size : 0;
+	if (size < offsetof(struct fm_pool_info, loop))
+		return fm_fail(FM_ERR_INVALID, "fm_pool_info.size is not set");
+	err = request_reply(pool, &request, &reply);
+	if (err)
+		return err;
+	if (size > sizeof(reply.info))
+		size = sizeof(reply.info);
+	memcpy(out, &reply.info, size);
+	out->size = size;
+	return 0;
+}
+
+int64_t fm_pool_clients(struct fm_pool *pool, struct fm_client_info *out, size_t max)
+{
+	struct fm_wire_request request = {.head.type = FM_WIRE_CLIENTS_AFTER};
+	struct fm_wire_reply reply;
+	int64_t total = 0;
+	int err = fm_pool_check(pool, true);
+
+	if (err)
+		return err;
+	do {
+		err = request_reply(pool, &request, &reply);
+		if (err)
+			return err;
+		for (uint32_t i = 0; i < reply.clients.n && i < FM_WIRE_CLIENTS; i++, total++) {
+			request.argument = reply.clients.clients[i].id;
+			if ((size_t)total < max)
+				out[total] = reply.clients.clients[i];
+		}
+	} while (reply.clients.n == FM_WIRE_CLIENTS);
+	return total;
+}
+
+/* ---- memory ---- */
+
+static char *map_region(struct fm_pool *pool, uint32_t region, bool is_writable)
+{
+	struct fm_wire_request request = {.head.type = FM_WIRE_REGION, .argument = region};
+	struct fm_mapping *mapping = &pool->mappings[region];
+	struct fm_wire_reply reply;
+	int fd = -1, n_fds = 1, err;
+	char *memory;
+
+	pthread_mutex_lock(&pool->socket_lock);
+	err = exchange(pool, &request, &reply, &fd, &n_fds, fm_clock_ns() + FM_DEADLINE_NS);
+	pthread_mutex_unlock(&pool->socket_lock);
+	if (err || n_fds != 1) {
+		if (!err)
+			fm_fail(FM_ERR_IO, "the daemon sent no descriptor for region %u", region);
+		return NULL;
+	}
+	if (is_writable && !reply.region.is_writable) {
+		close(fd);
+		fm_fail(FM_ERR_PERMISSION, "region %u is not this client's to write", region);
+		return NULL;
+	}
+	memory = fm_region_map(fd, pool->region_bytes, is_writable);
+	close(fd);
+	/* Release: pairs with the acquire in fm_pool_map(). */
+	if (memory)
+		atomic_store_explicit(is_writable ? &mapping->writable : &mapping->readable, memory,
+				      memory_order_release);
+	return memory;
+}
+
+char *fm_pool_map(struct fm_pool *pool, uint32_t region, bool is_writable)
+{
+	struct fm_mapping *mapping = &pool->mappings[region];
+	_Atomic(char *) *where = is_writable ? &mapping->writable : &mapping->readable;
+	char *memory = atomic_load_explicit(where, memory_order_acquire);
+
+	if (memory)
+		return memory;
+	pthread_mutex_lock(&pool->region_lock);
+	memory = atomic_load_explicit(where, memory_order_acquire);
+	if (!memory)
+		memory = map_region(pool, region, is_writable);
+	pthread_mutex_unlock(&pool->region_lock);
+	return memory;
+}
+
+/* ---- attach and detach ---- */
+
+static int connect_socket(const char *path, uint64_t deadline)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int fd, err;
+
+	if (strlen(path) >= sizeof(address.sun_path))
+		return fm_fail(FM_ERR_LIMIT, "socket path %s is too long", path);
+	strcpy(address.sun_path, path);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return fm_fail(FM_ERR_IO, "socket: %s", strerror(errno));
+	while (connect(fd, (const struct sockaddr *)&address, sizeof(address))) {
+		if ((errno == EAGAIN || errno == EINTR) && remaining_ms(deadline)) {
+			usleep(1000); /* the backlog is full: the daemon is busy */
+			continue;
+		}
+		if (errno == ECONNREFUSED || errno == ENOENT)
+			err = fm_fail(FM_ERR_DISCONNECTED,
+				      "cannot reach the pool at %s: no daemon is listening there; "
+				      "start fabricmgrd or name another socket",
+				      path);
+		else if (errno == EACCES || errno == EPERM)
+			err = fm_fail(FM_ERR_PERMISSION,
+				      "cannot reach the pool at %s: this user may not; ask for a "
+				      "wider socket mode",
+				      path);
+		else
+			err = fm_fail(errno == EAGAIN ? FM_ERR_DEADLINE : FM_ERR_IO,
+				      "cannot reach the pool at %s: %s", path, strerror(errno));
+		close(fd);
+		return err;
+	}
+	return fd;
+}
+
+static int map_shared(struct fm_pool *pool, const struct fm_wire_hello *hello, const int *fds)
+{
+	if (hello->ring_entries != FM_RING_ENTRIES ||
+	    hello->ring_bytes < sizeof(struct fm_ring_shared))
+		return fm_fail(FM_ERR_VERSION, "the daemon's rings have another size");
+	pool->client_id = hello->client_id;
+	pool->region = hello->region;
+	pool->index_bytes = hello->index_bytes;
+	pool->header_bytes = hello->header_bytes;
+	pool->lease_bytes = hello->lease_bytes;
+	pool->ring_bytes = hello->ring_bytes;
+	pool->region_bytes = hello->region_bytes;
+	pool->index_memory = fm_region_map(fds[FM_FD_INDEX], pool->index_bytes, false);
+	pool->headers = fm_region_map(fds[FM_FD_HEADERS], pool->header_bytes, false);
+	pool->leases = fm_region_map(fds[FM_FD_LEASES], pool->lease_bytes, true);
+	pool->ring.shared = fm_region_map(fds[FM_FD_RING], pool->ring_bytes, true);
+	if (!pool->index_memory || !pool->headers || !pool->leases || !pool->ring.shared)
+		return FM_ERR_IO;
+	pool->free_leases = malloc(hello->leases * sizeof(uint32_t));
+	if (!pool->free_leases)
+		return fm_fail(FM_ERR_NO_MEMORY, "no memory for a lease table");
+	pool->lease_count = pool->free_lease_count = hello->leases;
+	for (uint32_t i = 0; i < hello->leases; i++)
+		pool->free_leases[i] = hello->leases - 1 - i;
+	return fm_index_open(&pool->index, pool->index_memory, pool->index_bytes);
+}
+
+static int say_hello(struct fm_pool *pool, const struct fm_attach_options *options,
+		     uint64_t deadline)
+{
+	struct fm_wire_request request = {
+		.head.type = FM_WIRE_HELLO,
+		.flags = options->flags,
+		.leases = options->leases ? options->leases : FM_LEASES_DEFAULT,
+	};
+	int fds[FM_WIRE_FDS], n_fds = FM_WIRE_FDS, err;
+	struct fm_wire_reply reply;
+
+	snprintf(request.name, sizeof(request.name), "%s",
+		 options->name ? options->name : program_invocation_short_name);
+	err = exchange(pool, &request, &reply, fds, &n_fds, deadline);
+	if (!err && n_fds != FM_WIRE_FDS)
+		err = fm_fail(FM_ERR_IO, "the daemon sent %d descriptors instead of %d", n_fds,
+			      FM_WIRE_FDS);
+	if (!err)
+		err = map_shared(pool, &reply.hello, fds);
+	if (!err) {
+		pool->submitted = fds[FM_FD_SUBMITTED];
+		pool->completed = fds[FM_FD_COMPLETED];
+		n_fds = FM_FD_SUBMITTED; /* mapped: the mapping keeps the memory */
+	}
+	for (int i = 0; i < n_fds; i++)
+		close(fds[i]);
+	return err;
+}
+
+static void pool_free(struct fm_pool *pool)
+{
+	fm_region_unmap(pool->index_memory, pool->index_bytes);
+	fm_region_unmap((void *)pool->headers, pool->header_bytes);
+	fm_region_unmap(pool->leases, pool->lease_bytes);
+	fm_region_unmap(pool->ring.shared, pool->ring_bytes);
+	for (uint32_t i = 0; i <= FM_ARENAS_MAX; i++) {
+		fm_region_unmap(pool->mappings[i].readable, pool->region_bytes);
+		fm_region_unmap(pool->mappings[i].writable, pool->region_bytes);
+	}
+	if (pool->socket >= 0)
+		close(pool->socket);
+	if (pool->submitted >= 0)
+		close(pool->submitted);
+	if (pool->completed >= 0)
+		close(pool->completed);
+	pthread_mutex_destroy(&pool->socket_lock);
+	pthread_mutex_destroy(&pool->region_lock);
+	pthread_mutex_destroy(&pool->lease_lock);
+	pthread_mutex_destroy(&pool->ring_lock);
+	pthread_cond_destroy(&pool->ring_changed);
+	free(pool->free_leases);
+	free(pool);
+}
+
+static struct fm_pool *pool_new(void)
+{
+	struct fm_pool *pool = calloc(1, sizeof(*pool));
+	pthread_condattr_t clock;
+
+	if (!pool)
+		return NULL;
+	pool->socket = pool->submitted = pool->completed = -1;
+	pthread_once(&fork_once, fork_setup);
+	atomic_store_explicit(fork_page, 1, memory_order_relaxed);
+	pool->fork_mark = fork_page;
+	pthread_mutex_init(&pool->socket_lock, NULL);
+	pthread_mutex_init(&pool->region_lock, NULL);
+	pthread_mutex_init(&pool->lease_lock, NULL);
+	pthread_mutex_init(&pool->ring_lock, NULL);
+	pthread_condattr_init(&clock);
+	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+	pthread_cond_init(&pool->ring_changed, &clock);
+	pthread_condattr_destroy(&clock);
+	for (uint32_t i = 0; i < FM_RING_ENTRIES; i++)
+		pool->free_flights[i] = FM_RING_ENTRIES - 1 - i;
+	pool->free_flight_count = FM_RING_ENTRIES;
+	return pool;
+}
+
+int fm_pool_attach(const struct fm_attach_options *options, struct fm_pool **out)
+{
+	const char *path = options ? options->socket : NULL;
+	struct fm_pool *pool;
+	uint64_t deadline;
+	int err = 0;
+
+	if (!options || !out || options->size < sizeof(*options) ||
+	    options->flags & ~(FM_ATTACH_READ_ONLY | FM_ATTACH_DEVICES))
+		return fm_fail(FM_ERR_INVALID, "fm_attach_options: size or flags are not of this "
+					       "version");
+	if (options->leases > FABRICMGR_LEASES_MAX)
+		return fm_fail(FM_ERR_LIMIT, "a lease table has at most %u entries",
+			       FABRICMGR_LEASES_MAX);
+	pool = pool_new();
+	if (!pool)
+		return fm_fail(FM_ERR_NO_MEMORY, "no memory to attach");
+	pool->flags = options->flags;
+	deadline = fm_clock_ns() + (options->deadline_ns ? options->deadline_ns : FM_DEADLINE_NS);
+	if (!path)
+		path = getenv("FABRICMGR_SOCKET");
+	if (!path || !*path)
+		path = "/run/fabricmgr/pool.sock";
+	pool->socket = options->fd >= 0 ? options->fd : connect_socket(path, deadline);
+	if (pool->socket < 0) {
+		err = pool->socket;
+		pool->socket = -1;
+	}
+	if (!err)
+		err = say_hello(pool, options, deadline);
+	/* The own arena now, so that no system call is met on the way later. */
+	if (!err && pool->region && !fm_pool_map(pool, pool->region, true))
+		err = FM_ERR_IO;
+	if (!err && pool->region && !fm_pool_map(pool, pool->region, false))
+		err = FM_ERR_IO;
+	if (err) {
+		pool_free(pool);
+		return err;
+	}
+	*out = pool;
+	return 0;
+}
+
+void fm_pool_detach(struct fm_pool *pool)
+{
+	/* The daemon frees leases and staged blocks at the end of the connection, as it does for a
+	 * client that dies: one way for both. A child closes its copies only. */
+	if (pool)
+		pool_free(pool);
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One attachment to a pool, shared by attach.c (life, socket), read.c (lookup and leases) and
+ * write.c (staging and sealing, the ring). Any thread may use it. Invariant: locks are taken in the
+ * order socket_lock, ring_lock, lease_lock, region_lock.
+ */
+#ifndef FM_POOL_CLIENT_H
+#define FM_POOL_CLIENT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "core/lease.h"
+#include "core/ring.h"
+#include "mem/region.h"
+#include "pool/wire.h"
+
+#define FM_NO_LEASE UINT32_MAX
+
+/* An arena as mapped here. Pointers are stored with release once, and read without a lock. */
+struct fm_mapping {
+	_Atomic(char *) readable; /* PROT_READ */
+	_Atomic(char *) writable; /* NULL unless this client may write there */
+};
+
+/* What a caller waits for: its submissions that are not answered yet. ring_lock. */
+struct fm_batch {
+	uint32_t pending;
+	struct fm_completion *completions; /* one for each submission */
+};
+
+/* Names a submission in flight; the tag of a submission is its place in the table. ring_lock. */
+struct fm_flight {
+	struct fm_batch *batch; /* NULL with is_used: nobody waits any more */
+	uint32_t index;
+	uint32_t op;
+	uint32_t lease; /* SEAL: to be dropped when nobody waits */
+	uint32_t entry, generation;
+	bool is_used;
+};
+
+struct fm_pool {
+	int socket;
+	int submitted, completed; /* eventfds */
+	_Atomic bool is_gone;	  /* the daemon is not there any more */
+	const _Atomic uint32_t *fork_mark;
+	uint32_t client_id, region, flags;
+	struct fm_index index;
+	void *index_memory;
+	const struct fm_header *headers;
+	uint64_t index_bytes, header_bytes, lease_bytes, ring_bytes, region_bytes;
+	struct fm_mapping mappings[FM_ARENAS_MAX + 1];
+
+	pthread_mutex_t socket_lock; /* a request and its reply */
+	pthread_mutex_t region_lock; /* mapping a region */
+
+	pthread_mutex_t lease_lock; /* which entries of the table are in use */
+	struct fabricmgr_lease *leases;
+	uint32_t *free_leases;
+	uint32_t free_lease_count, lease_count;
+
+	pthread_mutex_t ring_lock;
+	pthread_cond_t ring_changed; /* answers came, or flights became free */
+	bool has_poller;	     /* one thread waits for the daemon, for all */
+	struct fm_ring ring;
+	struct fm_flight flights[FM_RING_ENTRIES];
+	uint32_t free_flights[FM_RING_ENTRIES];
+	uint32_t free_flight_count;
+};
+
+/* 0, FM_ERR_INVALID, FM_ERR_FORKED or (when @needs_daemon) FM_ERR_DISCONNECTED. */
+int fm_pool_check(const struct fm_pool *pool, bool needs_daemon);
+int fm_pool_gone(struct fm_pool *pool);
+/* True when the socket says that the daemon is gone; remembers it. */
+bool fm_pool_probe(struct fm_pool *pool);
+
+/* The mapping of @region, asking the daemon for its memory the first time. NULL: detail is set. */
+char *fm_pool_map(struct fm_pool *pool, uint32_t region, bool is_writable);
+
+/* Entries of the lease table: @n or none. */
+bool fm_leases_reserve(struct fm_pool *pool, uint32_t *leases, size_t n);
+void fm_leases_return(struct fm_pool *pool, const uint32_t *leases, size_t n);
+
+/* Tells the daemon, if it costs nothing, that a leaf and its ancestors were used. */
+void fm_pool_touch(struct fm_pool *pool, uint32_t entry, uint32_t generation);
+
+static inline char *fm_block_address(char *base, uint32_t chunk, uint32_t slot, uint64_t length)
+{
+	uint64_t slot_bytes = (length + FM_SLOT_GRAIN - 1) / FM_SLOT_GRAIN * FM_SLOT_GRAIN;
+
+	return base + (uint64_t)chunk * FABRICMGR_CHUNK_BYTES + slot * slot_bytes;
+}
+
+static inline bool fm_place_is_sane(const struct fm_pool *pool, uint32_t region, uint32_t chunk,
+				    uint32_t slot, uint64_t length)
+{
+	return region && region <= FM_ARENAS_MAX && length &&
+	       chunk < pool->region_bytes / FABRICMGR_CHUNK_BYTES &&
+	       (slot + 1ull) * ((length + FM_SLOT_GRAIN - 1) / FM_SLOT_GRAIN * FM_SLOT_GRAIN) <=
+		       FABRICMGR_CHUNK_BYTES;
+}
+
+#endif

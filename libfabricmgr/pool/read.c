@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Reading: match, acquire, release, verify and the walk, all on mapped memory. Any thread may call.
+ * Invariant: no system call but the one that maps a region met for the first time.
+ */
+#include <string.h>
+
+#include "base/crc32c.h"
+#include "pool/client.h"
+
+bool fm_leases_reserve(struct fm_pool *pool, uint32_t *leases, size_t n)
+{
+	bool is_enough;
+
+	pthread_mutex_lock(&pool->lease_lock);
+	is_enough = pool->free_lease_count >= n;
+	if (is_enough) {
+		pool->free_lease_count -= (uint32_t)n;
+		memcpy(leases, pool->free_leases + pool->free_lease_count, n * sizeof(*leases));
+	}
+	pthread_mutex_unlock(&pool->lease_lock);
+	return is_enough;
+}
+
+void fm_leases_return(struct fm_pool *pool, const uint32_t *leases, size_t n)
+{
+	if (!n)
+		return;
+	pthread_mutex_lock(&pool->lease_lock);
+	memcpy(pool->free_leases + pool->free_lease_count, leases, n * sizeof(*leases));
+	pool->free_lease_count += (uint32_t)n;
+	pthread_mutex_unlock(&pool->lease_lock);
+}
+
+int64_t fm_pool_match(struct fm_pool *pool, const struct fm_key *keys, size_t n)
+{
+	uint64_t word;
+	size_t i;
+	int err = fm_pool_check(pool, true);
+
+	if (err)
+		return err;
+	if (n && !keys)
+		return fm_fail(FM_ERR_INVALID, "no keys were given");
+	for (i = 0; i < n; i++)
+		if (fm_index_find(&pool->index, &keys[i], &word) == FM_NO_ENTRY)
+			break;
+	return (int64_t)i;
+}
+
+/* True: leased into @lease, and @block filled but for its data. */
+static bool acquire_one(struct fm_pool *pool, const struct fm_key *key, uint32_t lease,
+			struct fm_block *block, uint64_t *place, uint64_t *extent)
+{
+	for (uint32_t tries = 0; tries < FM_ACQUIRE_RETRIES; tries++) {
+		const struct fm_entry *e;
+		uint64_t word;
+		uint32_t entry = fm_index_find(&pool->index, key, &word);
+
+		if (entry == FM_NO_ENTRY)
+			return false;
+		e = &pool->index.entries[entry];
+		if (FABRICMGR_WORD_STATE(word) != FABRICMGR_BLOCK_SEALED ||
+		    !fm_lease_take(&pool->leases[lease], e, word)) {
+			fm_pause(); /* being evicted: gone, or back, in a moment */
+			continue;
+		}
+		/* Under the lease the fields are those of this generation and stay. */
+		*place = fm_load_relaxed(&e->place);
+		*extent = fm_load_relaxed(&e->extent);
+		block->length = FM_HIGH(*extent);
+		block->entry = entry;
+		block->generation = FABRICMGR_WORD_GENERATION(word);
+		block->lease = lease;
+		block->origin = FM_LOW(fm_load_relaxed(&e->check));
+		return true;
+	}
+	return false;
+}
+
+/* Leases up to @n blocks of one piece of the chain; returns how many, or an error with none. */
+static int64_t acquire_piece(struct fm_pool *pool, const struct fm_key *keys, size_t n,
+			     const uint32_t *leases, struct fm_block *blocks)
+{
+	for (size_t i = 0; i < n; i++) {
+		uint64_t place, extent;
+		char *base;
+
+		if (!acquire_one(pool, &keys[i], leases[i], &blocks[i], &place, &extent))
+			return (int64_t)i;
+		if (!fm_place_is_sane(pool, FM_HIGH(place), FM_LOW(place), FM_LOW(extent),
+				      blocks[i].length))
+			base = NULL;
+		else
+			base = fm_pool_map(pool, FM_HIGH(place), false);
+		if (!base) {
+			for (size_t k = 0; k <= i; k++)
+				fm_lease_drop(&pool->leases[leases[k]]);
+			return atomic_load_explicit(&pool->is_gone, memory_order_relaxed)
+				       ? FM_ERR_DISCONNECTED
+				       : FM_ERR_IO;
+		}
+		blocks[i].data =
+			fm_block_address(base, FM_LOW(place), FM_LOW(extent), blocks[i].length);
+	}
+	return (int64_t)n;
+}
+
+int64_t fm_pool_acquire(struct fm_pool *pool, const struct fm_key *keys, size_t n,
+			struct fm_block *blocks)
+{
+	uint32_t leases[64];
+	size_t done = 0;
+	int err = fm_pool_check(pool, true);
+
+	if (err)
+		return err;
+	if (n && (!keys || !blocks))
+		return fm_fail(FM_ERR_INVALID, "no keys or no room for blocks were given");
+	while (done < n) {
+		size_t piece = n - done < 64 ? n - done : 64;
+		int64_t got;
+		uint64_t word;
+
+		/* What is not there needs no place in the table. */
+		if (fm_index_find(&pool->index, &keys[done], &word) == FM_NO_ENTRY)
+			break;
+		while (piece > 1 && !fm_leases_reserve(pool, leases, piece))
+			piece /= 2;
+		if (piece == 1 && !fm_leases_reserve(pool, leases, 1)) {
+			fm_block_release(pool, blocks, done);
+			return fm_fail(FM_ERR_LIMIT,
+				       "all %u entries of this client's lease table are in use; "
+				       "release blocks or attach with more leases",
+				       pool->lease_count);
+		}
+		got = acquire_piece(pool, keys + done, piece, leases, blocks + done);
+		if (got < 0) {
+			fm_leases_return(pool, leases, piece);
+			fm_block_release(pool, blocks, done);
+			return got;
+		}
+		fm_leases_return(pool, leases + got, piece - (size_t)got);
+		done += (size_t)got;
+		if ((size_t)got < piece)
+			break;
+	}
+	if (done)
+		fm_pool_touch(pool, blocks[done - 1].entry, blocks[done - 1].generation);
+	return (int64_t)done;
+}
+
+void fm_block_release(struct fm_pool *pool, struct fm_block *blocks, size_t n)
+{
+	if (!blocks || fm_pool_check(pool, false))
+		return;
+	for (size_t i = 0; i < n; i++) {
+		if (blocks[i].lease >= pool->lease_count)
+			continue; /* staged, or released before */
+		fm_lease_drop(&pool->leases[blocks[i].lease]);
+		fm_leases_return(pool, &blocks[i].lease, 1);
+		blocks[i].lease = FM_NO_LEASE;
+		blocks[i].data = NULL;
+	}
+}
+
+int fm_block_verify(struct fm_pool *pool, const struct fm_block *block)
+{
+	const struct fm_entry *e;
+	struct fm_header header;
+	uint64_t place, extent;
+	struct fm_key key;
+	int err = fm_pool_check(pool, false);
+
+	if (err)
+		return err;
+	if (!block || block->lease >= pool->lease_count || !block->data ||
+	    block->entry >= pool->index.entries_max)
+		return fm_fail(FM_ERR_INVALID, "only a leased block can be verified");
+	e = &pool->index.entries[block->entry];
+	fm_header_read(pool->headers, block->entry, &header);
+	err = fm_header_check(&header);
+	if (err)
+		return err;
+	place = fm_load_relaxed(&e->place);
+	extent = fm_load_relaxed(&e->extent);
+	fm_key_load(e->key, &key);
+	if (memcmp(header.key, &key, sizeof(key)) || header.generation != block->generation ||
+	    header.length != FM_HIGH(extent) || header.chunk != FM_LOW(place) ||
+	    header.slot != FM_LOW(extent) || header.region != FM_HIGH(place))
+		return fm_fail(FM_ERR_CORRUPT,
+			       "the header of block %u does not fit its index entry", block->entry);
+	if (fm_crc32c(block->data, header.length) != header.crc32c)
+		return fm_fail(FM_ERR_CORRUPT,
+			       "the bytes of block %u do not have the CRC32C they were sealed with",
+			       block->entry);
+	return 0;
+}
+
+int fm_pool_walk(struct fm_pool *pool, uint32_t *cursor, struct fm_block_info *out)
+{
+	int err = fm_pool_check(pool, true);
+
+	if (err)
+		return err;
+	if (!cursor || !out)
+		return fm_fail(FM_ERR_INVALID, "a walk needs a cursor and room for a block");
+	while (*cursor < pool->index.entries_max) {
+		uint32_t entry = (*cursor)++;
+		const struct fm_entry *e = &pool->index.entries[entry];
+		uint64_t word = fm_load_acquire(&e->word), place, extent, check;
+		uint32_t state = FABRICMGR_WORD_STATE(word);
+		struct fm_header header;
+
+		if (state == FABRICMGR_BLOCK_EVICTING)
+			state = FABRICMGR_BLOCK_SEALED;
+		if (state != FABRICMGR_BLOCK_SEALED && state != FABRICMGR_BLOCK_STAGING)
+			continue;
+		memset(out, 0, sizeof(*out));
+		fm_key_load(e->key, &out->key);
+		fm_key_load(e->parent, &out->parent);
+		place = fm_load_relaxed(&e->place);
+		extent = fm_load_relaxed(&e->extent);
+		check = fm_load_relaxed(&e->check);
+		fm_header_read(pool->headers, entry, &header);
+		fm_fence(); /* the fields before the word again */
+		if (FABRICMGR_WORD_GENERATION(fm_load_acquire(&e->word)) !=
+		    FABRICMGR_WORD_GENERATION(word))
+			continue; /* freed meanwhile */
+		if (state == FABRICMGR_BLOCK_SEALED)
+			memcpy(out->ns, header.ns, sizeof(out->ns));
+		out->length = FM_HIGH(extent);
+		out->entry = entry;
+		out->generation = FABRICMGR_WORD_GENERATION(word);
+		out->state = state;
+		out->region = FM_HIGH(place);
+		out->chunk = FM_LOW(place);
+		out->slot = FM_LOW(extent);
+		out->crc32c = FM_HIGH(check);
+		out->origin = FM_LOW(check);
+		return 1;
+	}
+	return 0;
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The daemon's driver around the store: memory, socket, clients. server.c owns the life of the pool
+ * and the loop, session.c one client's messages and submissions. Only the serving thread is in
+ * here, but for fm_server_stop() and fm_server_connect(). Invariant: nothing that a client wrote
+ * (packet, ring, lease table) is used before it is checked.
+ */
+#ifndef FM_POOL_SERVER_H
+#define FM_POOL_SERVER_H
+
+#include <stdatomic.h>
+
+#include "base/loop.h"
+#include "core/ring.h"
+#include "core/store.h"
+#include "mem/region.h"
+#include "pool/wire.h"
+
+/* The memory that one uid's clients write; region id = place in the table + 1. */
+struct fm_arena {
+	uint32_t uid;
+	int fd, read_only_fd;
+};
+
+struct fm_session {
+	struct fm_server *server;
+	struct fm_session *prev, *next;
+	struct fm_owner owner;
+	struct fm_ring ring;
+	struct fm_watch *socket_watch, *pid_watch, *submitted_watch;
+	int socket, pidfd, submitted, completed;
+	uint64_t lease_bytes, hello_by;
+	bool is_attached;
+	bool is_blocked; /* has submissions, but no room for their completions */
+	uint32_t pid, uid, flags;
+	uint32_t waiting; /* stage requests in the server's queue */
+	char name[48];
+};
+
+/* A stage request that waits for room. */
+struct fm_waiter {
+	struct fm_waiter *next;
+	struct fm_session *session;
+	uint64_t tag, length, deadline;
+};
+
+struct fm_server {
+	struct fm_store store;
+	struct fm_loop *loop;
+	struct fm_memory memory;
+	struct fm_arena arenas[FM_ARENAS_MAX];
+	uint32_t arena_count;
+	uint32_t chunks, entries_max;
+	uint64_t pool_bytes, index_bytes, header_bytes;
+	int index_fd, header_fd; /* read-only, as handed out */
+	void *index;
+	struct fm_header *headers;
+	uint64_t incarnation, quarantine_ns;
+	struct fm_session *sessions;
+	uint32_t session_count, next_client_id;
+	struct fm_waiter *waiters, **waiters_end;
+	uint64_t retry_at, expire_at;
+	int listener, stop_event, handover[2];
+	struct fm_watch *listen_watch, *stop_watch, *handover_watch;
+	char *socket_path;
+	bool is_stopping;
+};
+
+int fm_session_create(struct fm_server *server, int socket);
+/* Unlinks and frees; the store forgets its leases and staged blocks. */
+void fm_session_end(struct fm_session *session);
+/* Takes up to FM_RING_BURST submissions: how many, or an error when the client must go. */
+int fm_session_serve(struct fm_session *session);
+void fm_session_complete(struct fm_session *session, const struct fm_completion *completion);
+/* Completes a stage request with @result and, when that is 0, the place of @entry. */
+void fm_session_answer(struct fm_session *session, uint64_t tag, int result, uint32_t entry);
+
+/* The region that clients of @uid write, created when it is not there yet: its id or an error. */
+int64_t fm_server_arena(struct fm_server *server, uint32_t uid);
+void fm_server_info(struct fm_server *server, struct fm_pool_info *info);
+int fm_server_wait_for_room(struct fm_session *session, uint64_t tag, uint64_t length,
+			    uint64_t deadline);
+
+#endif

@@ -1,0 +1,526 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * One client as the daemon sees it: its hello, its requests on the socket, its submissions on the
+ * ring, its end. Called by server.c on the serving thread.
+ * Invariant: a session that ended is gone from the store at once; its memory is freed when the loop
+ * can no longer call for it.
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "pool/server.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+#define RING_BYTES ((sizeof(struct fm_ring_shared) + 4095) & ~4095ull)
+
+/* ---- begin and end ---- */
+
+static void on_socket(void *context);
+
+static void on_submitted(void *context)
+{
+	struct fm_session *session = context;
+	uint64_t count;
+
+	/* Only resets the event; the rings are looked at after every wait. */
+	if (read(session->submitted, &count, sizeof(count)) < 0 && errno != EAGAIN)
+		fm_log(FM_LOG_WARNING, "eventfd of client %u: %s", session->owner.id,
+		       strerror(errno));
+}
+
+static void on_death(void *context)
+{
+	fm_session_end(context);
+}
+
+int fm_session_create(struct fm_server *server, int socket)
+{
+	struct fm_session *session = calloc(1, sizeof(*session));
+	int err;
+
+	if (!session || server->session_count >= FM_CLIENTS_MAX) {
+		free(session);
+		close(socket);
+		return fm_fail(FM_ERR_LIMIT, "%u clients are attached already", FM_CLIENTS_MAX);
+	}
+	session->server = server;
+	session->socket = socket;
+	session->pidfd = session->submitted = session->completed = -1;
+	session->hello_by = fm_clock_ns() + FM_HELLO_NS;
+	err = fm_loop_add(server->loop, socket, on_socket, session, &session->socket_watch);
+	if (err) {
+		close(socket);
+		free(session);
+		return err;
+	}
+	session->next = server->sessions;
+	if (session->next)
+		session->next->prev = session;
+	server->sessions = session;
+	server->session_count++;
+	return 0;
+}
+
+static void drop_waiters(struct fm_session *session)
+{
+	struct fm_server *server = session->server;
+	struct fm_waiter **link = &server->waiters;
+
+	while (*link) {
+		struct fm_waiter *waiter = *link;
+
+		if (waiter->session != session) {
+			link = &waiter->next;
+			continue;
+		}
+		*link = waiter->next;
+		free(waiter);
+	}
+	server->waiters_end = link;
+}
+
+static void close_fd(int fd)
+{
+	if (fd >= 0)
+		close(fd);
+}
+
+void fm_session_end(struct fm_session *session)
+{
+	struct fm_server *server = session->server;
+
+	fm_loop_remove(server->loop, session->socket_watch);
+	fm_loop_remove(server->loop, session->pid_watch);
+	fm_loop_remove(server->loop, session->submitted_watch);
+	drop_waiters(session);
+	if (session->is_attached) {
+		uint64_t expires = 0;
+
+		if (session->flags & FM_ATTACH_DEVICES && session->owner.staged)
+			expires = fm_clock_ns() + server->quarantine_ns;
+		fm_store_owner_remove(&server->store, &session->owner, expires);
+	}
+	fm_region_unmap(session->ring.shared, RING_BYTES);
+	fm_region_unmap((void *)session->owner.leases, session->lease_bytes);
+	close_fd(session->socket);
+	close_fd(session->pidfd);
+	close_fd(session->submitted);
+	close_fd(session->completed);
+	if (session->prev)
+		session->prev->next = session->next;
+	else
+		server->sessions = session->next;
+	if (session->next)
+		session->next->prev = session->prev;
+	server->session_count--;
+	free(session);
+}
+
+/* ---- hello ---- */
+
+static void reply_start(struct fm_wire_reply *reply, uint32_t type, int result)
+{
+	memset(reply, 0, sizeof(*reply));
+	reply->head.magic = FM_WIRE_MAGIC;
+	reply->head.version = FM_WIRE_VERSION;
+	reply->head.type = type;
+	reply->head.size = sizeof(*reply);
+	reply->head.result = result;
+	if (result)
+		snprintf(reply->detail, sizeof(reply->detail), "%s", fm_error_detail());
+}
+
+static int read_credentials(struct fm_session *session)
+{
+	struct ucred peer;
+	socklen_t size = sizeof(peer);
+
+	if (getsockopt(session->socket, SOL_SOCKET, SO_PEERCRED, &peer, &size))
+		return fm_fail(FM_ERR_IO, "SO_PEERCRED: %s", strerror(errno));
+	session->pid = (uint32_t)peer.pid;
+	session->uid = peer.uid;
+	/* The descriptor of the very process (Linux 6.5), else of whoever has its number now. */
+	size = sizeof(session->pidfd);
+	if (getsockopt(session->socket, SOL_SOCKET, SO_PEERPIDFD, &session->pidfd, &size))
+		session->pidfd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
+	/* Without either (old kernel, other pid namespace) the socket's end tells alone. */
+	return 0;
+}
+
+static int check_hello(const struct fm_wire_request *hello)
+{
+	if (hello->flags & ~(FM_ATTACH_READ_ONLY | FM_ATTACH_DEVICES))
+		return fm_fail(FM_ERR_UNSUPPORTED, "attach flags 0x%x are not known to this daemon",
+			       hello->flags);
+	if (!hello->leases || hello->leases > FABRICMGR_LEASES_MAX)
+		return fm_fail(FM_ERR_LIMIT, "a lease table has 1 to %u entries, not %u",
+			       FABRICMGR_LEASES_MAX, hello->leases);
+	return 0;
+}
+
+/* Shared memory and events of one client. @fds: the two new descriptors, closed by the caller. */
+static int create_shared(struct fm_session *session, uint32_t leases, int fds[2])
+{
+	session->lease_bytes = (leases * sizeof(struct fabricmgr_lease) + 4095) & ~4095ull;
+	fds[0] = fm_region_create(FM_RUNG_MEMFD, "fabricmgr-leases", session->lease_bytes);
+	if (fds[0] < 0)
+		return fds[0];
+	fds[1] = fm_region_create(FM_RUNG_MEMFD, "fabricmgr-ring", RING_BYTES);
+	if (fds[1] < 0)
+		return fds[1];
+	if (fm_region_populate(fds[0], 0, session->lease_bytes) ||
+	    fm_region_populate(fds[1], 0, RING_BYTES))
+		return FM_ERR_NO_MEMORY;
+	session->owner.leases = fm_region_map(fds[0], session->lease_bytes, false);
+	session->owner.lease_count = leases;
+	session->ring.shared = fm_region_map(fds[1], RING_BYTES, true);
+	session->submitted = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	session->completed = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (!session->owner.leases || !session->ring.shared)
+		return FM_ERR_IO;
+	if (session->submitted < 0 || session->completed < 0)
+		return fm_fail(FM_ERR_IO, "eventfd: %s", strerror(errno));
+	return 0;
+}
+
+static int attach(struct fm_session *session, const struct fm_wire_request *hello, int shared[2])
+{
+	struct fm_server *server = session->server;
+	int64_t region = 0;
+	int err = check_hello(hello);
+
+	if (!err)
+		err = read_credentials(session);
+	if (!err && !(hello->flags & FM_ATTACH_READ_ONLY)) {
+		region = fm_server_arena(server, session->uid);
+		err = region < 0 ? (int)region : 0;
+	}
+	if (!err)
+		err = create_shared(session, hello->leases, shared);
+	if (!err)
+		err = fm_loop_add(server->loop, session->submitted, on_submitted, session,
+				  &session->submitted_watch);
+	if (!err && session->pidfd >= 0)
+		err = fm_loop_add(server->loop, session->pidfd, on_death, session,
+				  &session->pid_watch);
+	if (err)
+		return err;
+	session->flags = hello->flags;
+	session->owner.region = (uint32_t)region;
+	for (size_t i = 0; i + 1 < sizeof(session->name) && hello->name[i]; i++)
+		session->name[i] = isprint((unsigned char)hello->name[i]) ? hello->name[i] : '?';
+	session->owner.id = server->next_client_id++;
+	fm_store_owner_add(&server->store, &session->owner);
+	session->is_attached = true;
+	return 0;
+}
+
+static int on_hello(struct fm_session *session, const struct fm_wire_request *hello)
+{
+	struct fm_server *server = session->server;
+	int shared[2] = {-1, -1}, fds[FM_WIRE_FDS], err, sent;
+	struct fm_wire_reply reply;
+
+	if (session->is_attached)
+		return fm_fail(FM_ERR_INVALID, "a second hello");
+	err = attach(session, hello, shared);
+	reply_start(&reply, FM_WIRE_HELLO, err);
+	reply.hello = (struct fm_wire_hello){
+		.client_id = session->owner.id,
+		.daemon_pid = (uint32_t)getpid(),
+		.region = session->owner.region,
+		.leases = session->owner.lease_count,
+		.ring_entries = FM_RING_ENTRIES,
+		.entries_max = server->entries_max,
+		.index_bytes = server->index_bytes,
+		.header_bytes = server->header_bytes,
+		.lease_bytes = session->lease_bytes,
+		.ring_bytes = RING_BYTES,
+		.region_bytes = server->pool_bytes,
+		.incarnation = server->incarnation,
+	};
+	fds[FM_FD_INDEX] = server->index_fd;
+	fds[FM_FD_HEADERS] = server->header_fd;
+	fds[FM_FD_LEASES] = shared[0];
+	fds[FM_FD_RING] = shared[1];
+	fds[FM_FD_SUBMITTED] = session->submitted;
+	fds[FM_FD_COMPLETED] = session->completed;
+	sent = fm_wire_send(session->socket, &reply, sizeof(reply), fds, err ? 0 : FM_WIRE_FDS);
+	close_fd(shared[0]);
+	close_fd(shared[1]);
+	return err ? err : sent;
+}
+
+/* ---- requests on the socket ---- */
+
+static int on_region(struct fm_session *session, uint32_t region)
+{
+	struct fm_server *server = session->server;
+	struct fm_wire_reply reply;
+	struct fm_arena *arena;
+	bool is_trusted = session->uid == 0 || session->uid == geteuid();
+	bool is_writable;
+	int err;
+
+	if (!region || region > server->arena_count) {
+		err = fm_fail(FM_ERR_NOT_FOUND, "there is no region %u", region);
+		reply_start(&reply, FM_WIRE_REGION, err);
+		return fm_wire_send(session->socket, &reply, sizeof(reply), NULL, 0);
+	}
+	arena = &server->arenas[region - 1];
+	is_writable = (arena->uid == session->uid || is_trusted) &&
+		      !(session->flags & FM_ATTACH_READ_ONLY);
+	reply_start(&reply, FM_WIRE_REGION, 0);
+	reply.region = (struct fm_wire_region){
+		.region = region,
+		.is_writable = is_writable,
+		.bytes = server->pool_bytes,
+	};
+	return fm_wire_send(session->socket, &reply, sizeof(reply),
+			    is_writable ? &arena->fd : &arena->read_only_fd, 1);
+}
+
+static int on_clients(struct fm_session *session, uint32_t after)
+{
+	struct fm_server *server = session->server;
+	struct fm_wire_reply reply;
+	uint32_t last = after;
+
+	reply_start(&reply, FM_WIRE_CLIENTS_AFTER, 0);
+	/* In the order of their numbers, so that the next request knows where to go on. */
+	while (reply.clients.n < FM_WIRE_CLIENTS) {
+		struct fm_session *best = NULL;
+
+		for (struct fm_session *s = server->sessions; s; s = s->next)
+			if (s->is_attached && s->owner.id > last &&
+			    (!best || s->owner.id < best->owner.id))
+				best = s;
+		if (!best)
+			break;
+		last = best->owner.id;
+		struct fm_client_info *info = &reply.clients.clients[reply.clients.n++];
+
+		info->id = best->owner.id;
+		info->pid = best->pid;
+		info->uid = best->uid;
+		info->flags = best->flags;
+		info->leases = fm_store_leases(&server->store, &best->owner);
+		info->staged = best->owner.staged;
+		memcpy(info->name, best->name, sizeof(info->name));
+	}
+	reply.clients.total = server->session_count;
+	return fm_wire_send(session->socket, &reply, sizeof(reply), NULL, 0);
+}
+
+static int on_request(struct fm_session *session, const struct fm_wire_request *request,
+		      size_t length)
+{
+	struct fm_wire_reply reply;
+	int err = 0;
+
+	if (length < sizeof(request->head) || request->head.magic != FM_WIRE_MAGIC)
+		return fm_fail(FM_ERR_INVALID, "a packet that is not of this protocol");
+	if (request->head.version != FM_WIRE_VERSION)
+		err = fm_fail(FM_ERR_VERSION,
+			      "the client speaks version %u of the protocol, the daemon %u",
+			      request->head.version, FM_WIRE_VERSION);
+	else if (length != sizeof(*request) || request->head.size != length ||
+		 request->head.reserved || request->reserved)
+		err = fm_fail(FM_ERR_INVALID, "a request of wrong size, or a reserved field is not "
+					      "zero");
+	else if (!session->is_attached && request->head.type != FM_WIRE_HELLO)
+		err = fm_fail(FM_ERR_INVALID, "a request before the hello");
+	if (err) {
+		reply_start(&reply, request->head.type, err);
+		fm_wire_send(session->socket, &reply, sizeof(reply), NULL, 0);
+		return err;
+	}
+	switch (request->head.type) {
+	case FM_WIRE_HELLO:
+		return on_hello(session, request);
+	case FM_WIRE_REGION:
+		return on_region(session, request->argument);
+	case FM_WIRE_CLIENTS_AFTER:
+		return on_clients(session, request->argument);
+	case FM_WIRE_INFO:
+		reply_start(&reply, FM_WIRE_INFO, 0);
+		fm_server_info(session->server, &reply.info);
+		return fm_wire_send(session->socket, &reply, sizeof(reply), NULL, 0);
+	default:
+		err = fm_fail(FM_ERR_UNSUPPORTED, "request %u is not known", request->head.type);
+		reply_start(&reply, request->head.type, err);
+		return fm_wire_send(session->socket, &reply, sizeof(reply), NULL, 0);
+	}
+}
+
+static void on_socket(void *context)
+{
+	struct fm_session *session = context;
+	struct fm_wire_request request;
+	int64_t got = fm_wire_receive(session->socket, &request, sizeof(request), NULL, NULL);
+
+	if (got == FM_ERR_BUSY)
+		return;
+	/* A reply that finds no room (BUSY) means a client that asks and does not read. */
+	if (got <= 0 || on_request(session, &request, (size_t)got)) {
+		if (got)
+			fm_log(FM_LOG_WARNING, "client %u (pid %u) is turned away: %s",
+			       session->owner.id, session->pid, fm_error_detail());
+		fm_session_end(session);
+	}
+}
+
+/* ---- submissions ---- */
+
+void fm_session_complete(struct fm_session *session, const struct fm_completion *completion)
+{
+	uint64_t one = 1;
+
+	fm_ring_complete(&session->ring, completion);
+	if (fm_ring_must_wake_client(&session->ring) &&
+	    write(session->completed, &one, sizeof(one)) < 0 && errno != EAGAIN)
+		fm_log(FM_LOG_WARNING, "eventfd of client %u: %s", session->owner.id,
+		       strerror(errno));
+}
+
+void fm_session_answer(struct fm_session *session, uint64_t tag, int result, uint32_t entry)
+{
+	struct fm_completion completion = {.tag = tag, .result = result};
+
+	if (!result) {
+		const struct fm_entry *e = &session->server->store.index.entries[entry];
+
+		completion.entry = entry;
+		completion.generation = FABRICMGR_WORD_GENERATION(e->word);
+		completion.region = FM_HIGH(e->place);
+		completion.chunk = FM_LOW(e->place);
+		completion.slot = FM_LOW(e->extent);
+		completion.length = FM_HIGH(e->extent);
+		completion.origin = FM_LOW(e->check);
+	}
+	fm_session_complete(session, &completion);
+}
+
+static void on_stage(struct fm_session *session, const struct fm_submission *s)
+{
+	struct fm_server *server = session->server;
+	int err = FM_ERR_POOL_FULL;
+	uint32_t entry = 0;
+
+	/* Those who wait already come first. */
+	if (!server->waiters)
+		err = fm_store_stage(&server->store, &session->owner, s->length, &entry);
+	else if (!s->length || s->length > FABRICMGR_CHUNK_BYTES)
+		err = FM_ERR_LIMIT;
+	else if (!session->owner.region)
+		err = FM_ERR_PERMISSION;
+	if (err == FM_ERR_POOL_FULL) {
+		uint64_t deadline;
+
+		if (__builtin_add_overflow(fm_clock_ns(), s->deadline_ns, &deadline))
+			deadline = UINT64_MAX;
+		err = fm_server_wait_for_room(session, s->tag, s->length, deadline);
+		if (!err)
+			return;
+	}
+	fm_session_answer(session, s->tag, err, entry);
+}
+
+static void on_offer(struct fm_session *session, const struct fm_submission *s)
+{
+	struct fm_completion completion = {.tag = s->tag};
+
+	if (getrandom(&completion.key, sizeof(completion.key), 0) != sizeof(completion.key))
+		completion.result = FM_ERR_IO;
+	else
+		completion.result =
+			fm_store_offer(&session->server->store, &session->owner, s->entry,
+				       s->generation, &completion.key, fm_clock_ns() + FM_OFFER_NS);
+	if (completion.result)
+		memset(&completion.key, 0, sizeof(completion.key));
+	fm_session_complete(session, &completion);
+}
+
+static void on_submission(struct fm_session *session, const struct fm_submission *s)
+{
+	struct fm_store *store = &session->server->store;
+	struct fm_store_seal seal;
+	uint32_t entry = 0;
+	int err;
+
+	switch (s->op) {
+	case FM_OP_STAGE:
+		on_stage(session, s);
+		return;
+	case FM_OP_SEAL:
+		seal = (struct fm_store_seal){
+			.entry = s->entry,
+			.generation = s->generation,
+			.crc32c = s->crc32c,
+			.key = s->key,
+			.parent = s->has_parent ? &s->parent : NULL,
+			.ns = s->ns,
+		};
+		err = fm_store_seal(store, &session->owner, &seal);
+		fm_session_answer(session, s->tag, err, s->entry);
+		return;
+	case FM_OP_DISCARD:
+		fm_store_discard(store, &session->owner, s->entry, s->generation);
+		return;
+	case FM_OP_OFFER:
+		on_offer(session, s);
+		return;
+	case FM_OP_ADOPT:
+		err = session->owner.region
+			      ? fm_store_adopt(store, &session->owner, &s->key, &entry)
+			      : FM_ERR_PERMISSION;
+		fm_session_answer(session, s->tag, err, entry);
+		return;
+	case FM_OP_TOUCH:
+		fm_store_touch(store, s->entry, s->generation);
+		return;
+	default:
+		fm_session_answer(session, s->tag, FM_ERR_UNSUPPORTED, 0);
+	}
+}
+
+int fm_session_serve(struct fm_session *session)
+{
+	struct fm_submission submission;
+	uint32_t n = 0;
+
+	session->is_blocked = false;
+	while (n < FM_RING_BURST) {
+		int room = fm_ring_completion_room(&session->ring), taken;
+
+		if (room < 0)
+			return room;
+		/* Every answer that is still due has its place: a completion is never lost. */
+		if ((uint32_t)room <= session->waiting) {
+			session->is_blocked = true;
+			break;
+		}
+		taken = fm_ring_take(&session->ring, &submission);
+		if (taken < 0)
+			return taken;
+		if (!taken)
+			break;
+		on_submission(session, &submission);
+		n++;
+	}
+	return (int)n;
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The attach protocol between a client and the daemon, on a SOCK_SEQPACKET Unix socket: one packet
+ * a message, host byte order, a request and its reply. Client and server include it. Invariant:
+ * sizes and offsets of version 1 never change; reserved fields are zero and checked.
+ */
+#ifndef FM_POOL_WIRE_H
+#define FM_POOL_WIRE_H
+
+#include <fabricmgr.h>
+
+#define FM_WIRE_MAGIC	0x31504d46u /* "FMP1" */
+#define FM_WIRE_VERSION 1u
+#define FM_WIRE_FDS	6
+#define FM_WIRE_CLIENTS 16
+
+enum fm_wire_type {
+	FM_WIRE_HELLO = 1,
+	FM_WIRE_REGION = 2,
+	FM_WIRE_INFO = 3,
+	FM_WIRE_CLIENTS_AFTER = 4,
+};
+
+struct fm_wire_head {
+	uint32_t magic;
+	uint32_t version;
+	uint32_t type;
+	uint32_t size;	   /* of the whole message */
+	int32_t result;	   /* replies; then @detail says more */
+	uint32_t reserved; /* 0 */
+};
+
+struct fm_wire_request {
+	struct fm_wire_head head;
+	uint32_t flags;	   /* HELLO: FM_ATTACH_… */
+	uint32_t leases;   /* HELLO */
+	uint32_t argument; /* REGION: its id; CLIENTS_AFTER: client id to start after */
+	uint32_t reserved; /* 0 */
+	char name[48];	   /* HELLO */
+};
+
+/* HELLO's descriptors, in this order. */
+enum fm_wire_fd {
+	FM_FD_INDEX = 0,
+	FM_FD_HEADERS = 1,
+	FM_FD_LEASES = 2,
+	FM_FD_RING = 3,
+	FM_FD_SUBMITTED = 4,
+	FM_FD_COMPLETED = 5,
+};
+
+struct fm_wire_hello {
+	uint32_t client_id, daemon_pid;
+	uint32_t region; /* the arena this client writes; 0: none */
+	uint32_t leases, ring_entries, entries_max;
+	uint64_t index_bytes, header_bytes, lease_bytes, ring_bytes, region_bytes;
+	uint64_t incarnation;
+};
+
+struct fm_wire_region {
+	uint32_t region;
+	uint32_t is_writable; /* one descriptor follows */
+	uint64_t bytes;
+};
+
+struct fm_wire_clients {
+	uint32_t n, total;
+	struct fm_client_info clients[FM_WIRE_CLIENTS];
+};
+
+struct fm_wire_reply {
+	struct fm_wire_head head;
+	char detail[256];
+	union {
+		struct fm_wire_hello hello;
+		struct fm_wire_region region;
+		struct fm_pool_info info;
+		struct fm_wire_clients clients;
+	};
+};
+
+/* Sends one packet with descriptors. 0, FM_ERR_DISCONNECTED, FM_ERR_BUSY (would block), FM_ERR_IO.
+ */
+int fm_wire_send(int socket, const void *data, size_t len, const int *fds, int n_fds);
+/* Receives one packet without blocking: its length (0: the peer is gone), FM_ERR_BUSY when there is
+ * none, or an error. *@n_fds: room in @fds, then how many came; surplus descriptors are closed. */
+int64_t fm_wire_receive(int socket, void *data, size_t len, int *fds, int *n_fds);
+
+#endif

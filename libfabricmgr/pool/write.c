@@ -1,0 +1,491 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Writing: stage, seal, discard, offer and adopt, as submissions on the client's ring. Any thread
+ * may call: one at a time waits for the daemon and delivers everybody's answers. Invariant: an
+ * answer that nobody waits for any more is undone (the block it brought is given back).
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "pool/client.h"
+
+/* Submissions that one call has in flight: half the ring, so that two callers share it. */
+#define WINDOW (FM_RING_ENTRIES / 2)
+
+/* How long seal, offer and adopt wait for a daemon that is there but does not answer. */
+#define ANSWER_NS (10 * FM_NS_PER_S)
+
+static void wake_daemon(struct fm_pool *pool)
+{
+	uint64_t one = 1;
+
+	if (fm_ring_must_wake_daemon(&pool->ring) &&
+	    write(pool->submitted, &one, sizeof(one)) < 0 && errno != EAGAIN)
+		fm_pool_gone(pool);
+}
+
+/* ---- answers ---- */
+
+static void submit_discard(struct fm_pool *pool, uint32_t entry, uint32_t generation)
+{
+	struct fm_submission s = {.op = FM_OP_DISCARD, .entry = entry, .generation = generation};
+
+	fm_ring_submit(&pool->ring, &s);
+}
+
+/* ring_lock. Undoes what an answer brought that came too late for its caller. */
+static void undo(struct fm_pool *pool, const struct fm_flight *flight,
+		 const struct fm_completion *c)
+{
+	bool is_staged = !c->result && (flight->op == FM_OP_STAGE || flight->op == FM_OP_ADOPT);
+	bool is_left = c->result && (flight->op == FM_OP_SEAL || flight->op == FM_OP_OFFER);
+
+	if (flight->op == FM_OP_SEAL) {
+		fm_lease_drop(&pool->leases[flight->lease]);
+		fm_leases_return(pool, &flight->lease, 1);
+	}
+	/* No room is not waited for here: the daemon frees it when this client detaches. */
+	if (!fm_ring_room(&pool->ring))
+		return;
+	if (is_staged)
+		submit_discard(pool, c->entry, c->generation);
+	else if (is_left)
+		submit_discard(pool, flight->entry, flight->generation);
+}
+
+/* ring_lock. Delivers what has come; true when something has. */
+static bool deliver(struct fm_pool *pool)
+{
+	struct fm_completion completion;
+	bool came = false;
+
+	while (fm_ring_completion(&pool->ring, &completion)) {
+		struct fm_flight *flight;
+
+		came = true;
+		if (completion.tag >= FM_RING_ENTRIES || !pool->flights[completion.tag].is_used)
+			continue;
+		flight = &pool->flights[completion.tag];
+		if (flight->batch) {
+			flight->batch->completions[flight->index] = completion;
+			flight->batch->pending--;
+		} else {
+			undo(pool, flight, &completion);
+		}
+		flight->is_used = false;
+		pool->free_flights[pool->free_flight_count++] = (uint32_t)completion.tag;
+	}
+	if (came)
+		pthread_cond_broadcast(&pool->ring_changed);
+	return came;
+}
+
+/* Waits for the daemon without the lock: spins a little, then sleeps on the eventfd. */
+static void poll_daemon(struct fm_pool *pool, uint64_t deadline)
+{
+	struct pollfd states[2] = {
+		{.fd = pool->completed, .events = POLLIN},
+		{.fd = pool->socket, .events = 0}, /* its end only */
+	};
+	uint64_t start = fm_clock_ns(), now = start, count, wait;
+
+	while (now - start < FM_SPIN_NS) {
+		/* Acquire is in fm_ring_completion(); this only looks. */
+		if (fm_load_relaxed(&pool->ring.shared->cq_tail.value) != pool->ring.cq_position)
+			return;
+		for (int i = 0; i < 16; i++)
+			fm_pause();
+		now = fm_clock_ns();
+	}
+	if (!fm_ring_client_sleep(&pool->ring))
+		return;
+	wait = deadline > now ? (deadline - now + FM_NS_PER_MS - 1) / FM_NS_PER_MS : 0;
+	if (poll(states, 2, wait > 1000 ? 1000 : (int)wait) > 0) {
+		if (states[1].revents & (POLLHUP | POLLERR | POLLNVAL))
+			fm_pool_gone(pool);
+		if (states[0].revents & POLLIN &&
+		    read(pool->completed, &count, sizeof(count)) < 0 && errno != EAGAIN)
+			fm_pool_gone(pool);
+	}
+	fm_ring_client_awake(&pool->ring);
+}
+
+/* ring_lock. Waits until something changed: as the one who polls, or for the one who does. */
+static void wait_for_change(struct fm_pool *pool, uint64_t deadline)
+{
+	if (deliver(pool))
+		return;
+	if (pool->has_poller) {
+		struct timespec until = {
+			.tv_sec = (time_t)(deadline / FM_NS_PER_S),
+			.tv_nsec = (long)(deadline % FM_NS_PER_S),
+		};
+
+		pthread_cond_timedwait(&pool->ring_changed, &pool->ring_lock, &until);
+		return;
+	}
+	pool->has_poller = true;
+	pthread_mutex_unlock(&pool->ring_lock);
+	poll_daemon(pool, deadline);
+	pthread_mutex_lock(&pool->ring_lock);
+	pool->has_poller = false;
+	deliver(pool);
+	/* Also without an answer: another thread must take over the polling. */
+	pthread_cond_broadcast(&pool->ring_changed);
+}
+
+static bool is_gone(const struct fm_pool *pool)
+{
+	return atomic_load_explicit(&pool->is_gone, memory_order_relaxed);
+}
+
+/* ---- submitting ---- */
+
+/* ring_lock. One submission with an answer; the caller saw that there is room and a free flight. */
+static void submit(struct fm_pool *pool, struct fm_batch *batch, uint32_t index,
+		   struct fm_submission *s, uint32_t lease)
+{
+	uint32_t at = pool->free_flights[--pool->free_flight_count];
+
+	pool->flights[at] = (struct fm_flight){
+		.batch = batch,
+		.index = index,
+		.op = s->op,
+		.lease = lease,
+		.entry = s->entry,
+		.generation = s->generation,
+		.is_used = true,
+	};
+	s->tag = at;
+	batch->pending++;
+	fm_ring_submit(&pool->ring, s);
+}
+
+/* ring_lock. Nobody waits for @batch any more. */
+static void abandon(struct fm_pool *pool, struct fm_batch *batch)
+{
+	for (uint32_t i = 0; i < FM_RING_ENTRIES; i++)
+		if (pool->flights[i].is_used && pool->flights[i].batch == batch)
+			pool->flights[i].batch = NULL;
+}
+
+/*
+ * Submits @n (at most WINDOW) entries and waits for all answers. Not answered in time, or the
+ * daemon gone: their completions hold FM_ERR_DEADLINE or FM_ERR_DISCONNECTED. @leases: of seals, or
+ * NULL.
+ */
+static void exchange(struct fm_pool *pool, struct fm_submission *s, uint32_t n,
+		     const uint32_t *leases, struct fm_completion *completions, uint64_t deadline)
+{
+	struct fm_batch batch = {.completions = completions};
+	uint32_t sent = 0, fresh = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		completions[i] = (struct fm_completion){.result = FM_ERR_CANCELLED};
+	pthread_mutex_lock(&pool->ring_lock);
+	for (;;) {
+		while (sent < n && !is_gone(pool) && pool->free_flight_count &&
+		       fm_ring_room(&pool->ring)) {
+			submit(pool, &batch, sent, &s[sent], leases ? leases[sent] : FM_NO_LEASE);
+			sent++;
+			fresh++;
+		}
+		if (fresh) {
+			wake_daemon(pool);
+			fresh = 0;
+		}
+		if ((sent == n && !batch.pending) || is_gone(pool) || fm_clock_ns() >= deadline)
+			break;
+		wait_for_change(pool, deadline);
+	}
+	deliver(pool);
+	if (batch.pending)
+		abandon(pool, &batch);
+	for (uint32_t i = 0; i < n; i++)
+		if (completions[i].result == FM_ERR_CANCELLED)
+			completions[i].result =
+				is_gone(pool) ? FM_ERR_DISCONNECTED : FM_ERR_DEADLINE;
+	pthread_mutex_unlock(&pool->ring_lock);
+}
+
+/* Submits without an answer; waits for room in the ring only. */
+static void send_discards(struct fm_pool *pool, const struct fm_block *blocks, size_t n)
+{
+	uint64_t deadline = fm_clock_ns() + ANSWER_NS;
+	size_t sent = 0;
+
+	pthread_mutex_lock(&pool->ring_lock);
+	while (sent < n && !is_gone(pool) && fm_clock_ns() < deadline) {
+		if (fm_ring_room(&pool->ring)) {
+			if (blocks[sent].data && blocks[sent].lease == FM_NO_LEASE)
+				submit_discard(pool, blocks[sent].entry, blocks[sent].generation);
+			sent++;
+			continue;
+		}
+		wake_daemon(pool);
+		pthread_mutex_unlock(&pool->ring_lock);
+		usleep(50);
+		pthread_mutex_lock(&pool->ring_lock);
+		fm_pool_probe(pool);
+	}
+	wake_daemon(pool);
+	pthread_mutex_unlock(&pool->ring_lock);
+}
+
+void fm_pool_touch(struct fm_pool *pool, uint32_t entry, uint32_t generation)
+{
+	struct fm_submission s = {.op = FM_OP_TOUCH, .entry = entry, .generation = generation};
+
+	/* Lossy by design: never waits for a lock, never fills the ring, never wakes the daemon. */
+	if (pthread_mutex_trylock(&pool->ring_lock))
+		return;
+	if (fm_ring_room(&pool->ring) > FM_RING_ENTRIES / 2)
+		fm_ring_submit(&pool->ring, &s);
+	pthread_mutex_unlock(&pool->ring_lock);
+}
+
+/* ---- the calls ---- */
+
+static int explain(struct fm_pool *pool, int err, const char *what)
+{
+	switch (err) {
+	case 0:
+	case FM_ERR_EXISTS:
+		return err;
+	case FM_ERR_POOL_FULL:
+		return fm_fail(err,
+			       "%s: every block of the pool is leased or staged, also when "
+			       "the deadline passed; release blocks or enlarge the pool",
+			       what);
+	case FM_ERR_DISCONNECTED:
+		return fm_pool_gone(pool);
+	case FM_ERR_DEADLINE:
+		return fm_fail(err, "%s: the daemon did not answer in time", what);
+	case FM_ERR_PERMISSION:
+		return fm_fail(err, "%s: this client attached read-only", what);
+	default:
+		return fm_fail(err, "%s: %s", what, fm_error_text(err));
+	}
+}
+
+static int take_block(struct fm_pool *pool, const struct fm_completion *c, struct fm_block *block)
+{
+	char *base;
+
+	if (!fm_place_is_sane(pool, c->region, c->chunk, c->slot, c->length))
+		return fm_fail(FM_ERR_CORRUPT, "the daemon named an impossible place");
+	base = fm_pool_map(pool, c->region, true);
+	if (!base)
+		return is_gone(pool) ? FM_ERR_DISCONNECTED : FM_ERR_IO;
+	*block = (struct fm_block){
+		.data = fm_block_address(base, c->chunk, c->slot, c->length),
+		.length = c->length,
+		.entry = c->entry,
+		.generation = c->generation,
+		.lease = FM_NO_LEASE,
+		.origin = c->origin,
+	};
+	return 0;
+}
+
+static int check_writer(struct fm_pool *pool)
+{
+	int err = fm_pool_check(pool, true);
+
+	if (!err && pool->flags & FM_ATTACH_READ_ONLY)
+		return fm_fail(FM_ERR_PERMISSION, "this client attached read-only");
+	return err;
+}
+
+int fm_block_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_block *blocks,
+		   uint64_t deadline_ns)
+{
+	struct fm_submission submissions[WINDOW];
+	struct fm_completion completions[WINDOW];
+	size_t done = 0;
+	uint64_t start = fm_clock_ns();
+	int err = check_writer(pool);
+
+	if (err)
+		return err;
+	if (n && !blocks)
+		return fm_fail(FM_ERR_INVALID, "no room for blocks was given");
+	if (!length || length > FABRICMGR_CHUNK_BYTES)
+		return fm_fail(FM_ERR_LIMIT,
+			       "a block of %llu bytes: a block has 1 to %u bytes (one chunk)",
+			       (unsigned long long)length, FABRICMGR_CHUNK_BYTES);
+	if (!deadline_ns)
+		deadline_ns = FM_DEADLINE_NS;
+	while (!err && done < n) {
+		uint32_t piece = (uint32_t)(n - done < WINDOW ? n - done : WINDOW);
+		uint64_t spent = fm_clock_ns() - start;
+		uint64_t left = deadline_ns > spent ? deadline_ns - spent : 0;
+
+		for (uint32_t i = 0; i < piece; i++)
+			submissions[i] = (struct fm_submission){
+				.op = FM_OP_STAGE, .length = length, .deadline_ns = left};
+		exchange(pool, submissions, piece, NULL, completions,
+			 fm_clock_ns() + left + FM_GRACE_NS);
+		for (uint32_t i = 0; i < piece; i++) {
+			struct fm_block *block = &blocks[done + i];
+
+			*block = (struct fm_block){.lease = FM_NO_LEASE};
+			if (!completions[i].result)
+				completions[i].result = take_block(pool, &completions[i], block);
+			if (completions[i].result && !err)
+				err = completions[i].result;
+		}
+		done += piece;
+	}
+	if (err) {
+		fm_block_discard(pool, blocks, done); /* all or none */
+		return explain(pool, err, "staging");
+	}
+	return 0;
+}
+
+/* One window of seals: leases first, then the submissions, then what became of each. */
+static int seal_piece(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
+		      uint32_t n)
+{
+	struct fm_submission submissions[WINDOW];
+	struct fm_completion completions[WINDOW];
+	uint32_t leases[WINDOW];
+	int first = 0;
+
+	if (!fm_leases_reserve(pool, leases, n))
+		return fm_fail(FM_ERR_LIMIT,
+			       "the lease table (%u entries) has no room for %u sealed blocks; "
+			       "release blocks or attach with more leases",
+			       pool->lease_count, n);
+	for (uint32_t i = 0; i < n; i++) {
+		const struct fm_block *block = seals[i].block;
+		uint64_t place = fm_load_relaxed(&pool->index.entries[block->entry].place);
+		uint64_t extent = fm_load_relaxed(&pool->index.entries[block->entry].extent);
+
+		submissions[i] = (struct fm_submission){
+			.op = FM_OP_SEAL,
+			.entry = block->entry,
+			.generation = block->generation,
+			.crc32c = fm_crc32c(block->data, block->length),
+			.key = seals[i].key,
+			.has_parent = seals[i].parent != NULL,
+		};
+		if (seals[i].parent)
+			submissions[i].parent = *seals[i].parent;
+		memcpy(submissions[i].ns, ns->bytes, sizeof(submissions[i].ns));
+		/* Before the daemon can make it visible, and so evictable. */
+		fm_lease_write(&pool->leases[leases[i]], FM_HIGH(place), FM_LOW(place),
+			       block->generation, FM_LOW(extent));
+	}
+	exchange(pool, submissions, n, leases, completions, fm_clock_ns() + ANSWER_NS);
+	for (uint32_t i = 0; i < n; i++) {
+		int result = completions[i].result;
+
+		seals[i].result = result;
+		if (!result) {
+			seals[i].block->lease = leases[i];
+		} else if (result == FM_ERR_DEADLINE) {
+			/* The answer may still come; it will find nobody and be undone. */
+			*seals[i].block = (struct fm_block){.lease = FM_NO_LEASE};
+		} else if (result == FM_ERR_DISCONNECTED) {
+			continue; /* the lease keeps nothing any more; its place is lost, too */
+		} else {
+			fm_lease_drop(&pool->leases[leases[i]]);
+			fm_leases_return(pool, &leases[i], 1);
+		}
+		if (result && !first)
+			first = result;
+	}
+	return first;
+}
+
+int fm_block_seal(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals, size_t n)
+{
+	int first = 0, err = check_writer(pool);
+
+	if (err)
+		return err;
+	if (n && (!seals || !ns))
+		return fm_fail(FM_ERR_INVALID, "a seal needs a namespace and blocks");
+	for (size_t i = 0; i < n; i++) {
+		const struct fm_block *block = seals[i].block;
+
+		seals[i].result = FM_ERR_CANCELLED;
+		if (!block || !block->data || block->lease != FM_NO_LEASE ||
+		    block->entry >= pool->index.entries_max)
+			return fm_fail(FM_ERR_INVALID,
+				       "seal %zu names a block that is not staged "
+				       "by this client",
+				       i);
+	}
+	for (size_t done = 0; done < n; done += WINDOW) {
+		uint32_t piece = (uint32_t)(n - done < WINDOW ? n - done : WINDOW);
+
+		err = seal_piece(pool, ns, seals + done, piece);
+		for (uint32_t i = 0; i < piece; i++)
+			if (seals[done + i].result == FM_ERR_CANCELLED)
+				seals[done + i].result = err;
+		if (err && !first)
+			first = err;
+	}
+	if (first == FM_ERR_EXISTS)
+		return fm_fail(first, "a block of this key is already sealed");
+	return explain(pool, first, "sealing");
+}
+
+void fm_block_discard(struct fm_pool *pool, struct fm_block *blocks, size_t n)
+{
+	if (!blocks || fm_pool_check(pool, false))
+		return;
+	send_discards(pool, blocks, n);
+	for (size_t i = 0; i < n; i++)
+		if (blocks[i].lease == FM_NO_LEASE)
+			blocks[i].data = NULL;
+}
+
+int fm_block_offer(struct fm_pool *pool, struct fm_block *block, struct fm_key *id)
+{
+	struct fm_submission s = {.op = FM_OP_OFFER};
+	struct fm_completion c;
+	int err = check_writer(pool);
+
+	if (err)
+		return err;
+	if (!block || !id || !block->data || block->lease != FM_NO_LEASE)
+		return fm_fail(FM_ERR_INVALID, "only a block staged by this client can be offered");
+	s.entry = block->entry;
+	s.generation = block->generation;
+	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + ANSWER_NS);
+	if (c.result)
+		return explain(pool, c.result, "offering a block");
+	*id = c.key;
+	*block = (struct fm_block){.lease = FM_NO_LEASE};
+	return 0;
+}
+
+int fm_block_adopt(struct fm_pool *pool, const struct fm_key *id, struct fm_block *out)
+{
+	struct fm_submission s = {.op = FM_OP_ADOPT};
+	struct fm_completion c;
+	int err = check_writer(pool);
+
+	if (err)
+		return err;
+	if (!id || !out)
+		return fm_fail(FM_ERR_INVALID, "an adoption needs an id and room for a block");
+	s.key = *id;
+	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + ANSWER_NS);
+	if (c.result == FM_ERR_NOT_FOUND)
+		return fm_fail(FM_ERR_NOT_FOUND, "nothing is on offer under this id (adopted "
+						 "already, or older than 30 s)");
+	if (c.result)
+		return explain(pool, c.result, "adopting a block");
+	return take_block(pool, &c, out);
+}
