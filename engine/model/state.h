@@ -83,8 +83,8 @@ struct fm_tiles {
 enum {
 	FM_FINE_NORMED = 0,
 	FM_FINE_HEADS = 0,
-	FM_FINE_GATE = 0,
-	FM_FINE_OUTPUT = 0,
+	FM_FINE_GATE = 1,
+	FM_FINE_OUTPUT = 1,
 };
 
 struct fm_buffers {

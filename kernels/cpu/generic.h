@@ -16,6 +16,9 @@
 
 #include "half.h"
 
+/* A file that replaces some of them leaves them unused. */
+#define FM_GENERIC static __attribute__((unused))
+
 /* Adding and subtracting it rounds a float below 2^22 to an integer, to nearest even. */
 #define FM_ROUND_MAGIC	12582912.0f
 
@@ -60,8 +63,8 @@ static inline float fm_lanes_sum(const float *lanes)
 
 /* ---- vectors ------------------------------------------------------------------------------ */
 
-static void fm_generic_rms_norm(float *out, const float *x, const float *weight, size_t n,
-				float epsilon)
+FM_GENERIC void fm_generic_rms_norm(float *out, const float *x, const float *weight, size_t n,
+				    float epsilon)
 {
 	float lanes[FM_LANES] = {0};
 	float scale;
@@ -74,14 +77,14 @@ static void fm_generic_rms_norm(float *out, const float *x, const float *weight,
 		out[i] = x[i] * scale * weight[i];
 }
 
-static void fm_generic_add(float *x, const float *y, size_t n)
+FM_GENERIC void fm_generic_add(float *x, const float *y, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
 		x[i] = x[i] + y[i];
 }
 
-static void fm_generic_rope(float *x, const float *table, size_t n_heads, size_t head_dim,
-			    size_t rope_dim)
+FM_GENERIC void fm_generic_rope(float *x, const float *table, size_t n_heads, size_t head_dim,
+				size_t rope_dim)
 {
 	for (size_t head = 0; head < n_heads; head++, x += head_dim) {
 		for (size_t i = 0; i < rope_dim; i += 2) {
@@ -93,14 +96,14 @@ static void fm_generic_rope(float *x, const float *table, size_t n_heads, size_t
 	}
 }
 
-static void fm_generic_silu_multiply(float *gate, const float *up, size_t n)
+FM_GENERIC void fm_generic_silu_multiply(float *gate, const float *up, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
 		gate[i] = gate[i] / (1.0f + fm_exp(-gate[i])) * up[i];
 }
 
-static void fm_generic_quantise(struct fm_tile *tiles, size_t token, const float *x, size_t n,
-				bool is_fine)
+FM_GENERIC void fm_generic_quantise(struct fm_tile *tiles, size_t token, const float *x, size_t n,
+				    bool is_fine)
 {
 	const float range = is_fine ? 32512.0f : 127.0f; /* 127 * 256: both halves fit 8 bits */
 
@@ -128,7 +131,7 @@ static void fm_generic_quantise(struct fm_tile *tiles, size_t token, const float
 	}
 }
 
-static void fm_generic_store_kv(void *to, const float *from, size_t n, bool is_half)
+FM_GENERIC void fm_generic_store_kv(void *to, const float *from, size_t n, bool is_half)
 {
 	if (!is_half) {
 		memcpy(to, from, n * sizeof(*from));
@@ -203,7 +206,8 @@ static inline void fm_generic_tile(const struct fm_attention *attention, const f
 	}
 }
 
-static void fm_generic_attention(const struct fm_attention *attention, const float *q, float *out)
+FM_GENERIC void fm_generic_attention(const struct fm_attention *attention, const float *q,
+				     float *out)
 {
 	const size_t n_tokens = (size_t)attention->position + 1, dim = attention->head_dim;
 
@@ -305,7 +309,7 @@ static inline void fm_generic_block_float(enum fm_format format, const uint8_t *
 	}
 }
 
-static void fm_generic_row(const struct fm_matrix *matrix, uint32_t row, float *out)
+FM_GENERIC void fm_generic_row(const struct fm_matrix *matrix, uint32_t row, float *out)
 {
 	const uint8_t *group = matrix->data + row / FM_LANES * matrix->group_bytes;
 	float w[FM_BLOCK_COLUMNS][FM_LANES];
@@ -354,9 +358,9 @@ static inline void fm_generic_accumulate(const struct fm_block *block, const str
 	}
 }
 
-static void fm_generic_product_integer(const struct fm_matrix *matrix, size_t first_group,
-				       size_t end_group, const struct fm_tile *tiles, bool is_fine,
-				       size_t n_tokens, float *const *out)
+FM_GENERIC void fm_generic_product_integer(const struct fm_matrix *matrix, size_t first_group,
+					   size_t end_group, const struct fm_tile *tiles,
+					   bool is_fine, size_t n_tokens, float *const *out)
 {
 	const size_t n_blocks = matrix->columns / FM_BLOCK_COLUMNS;
 
@@ -383,9 +387,9 @@ static void fm_generic_product_integer(const struct fm_matrix *matrix, size_t fi
 	}
 }
 
-static void fm_generic_product_float(const struct fm_matrix *matrix, size_t first_group,
-				     size_t end_group, const float *x, size_t n_tokens,
-				     float *const *out)
+FM_GENERIC void fm_generic_product_float(const struct fm_matrix *matrix, size_t first_group,
+					 size_t end_group, const float *x, size_t n_tokens,
+					 float *const *out)
 {
 	const size_t n_blocks = matrix->columns / FM_BLOCK_COLUMNS;
 

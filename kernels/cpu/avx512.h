@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The hand-written AVX-512 kernels, for the table in avx512.c only. Each equals its function in
+ * generic.h to the bit: it holds the same lanes in one register and does the same operations in the
+ * same order.
+ */
+#ifndef FM_KERNELS_CPU_AVX512_H
+#define FM_KERNELS_CPU_AVX512_H
+
+#include <kernels.h>
+
+void fm_avx512_product_integer(const struct fm_matrix *matrix, size_t first_group, size_t end_group,
+			       const struct fm_tile *tiles, bool is_fine, size_t n_tokens,
+			       float *const *out);
+void fm_avx512_product_float(const struct fm_matrix *matrix, size_t first_group, size_t end_group,
+			     const float *x, size_t n_tokens, float *const *out);
+/* False when there is no hand-written code for the head's size. */
+bool fm_avx512_attention(const struct fm_attention *attention, const float *q, float *out);
+
+#endif
