@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * fabricctl info and status: what the daemon says about itself, its counters and its clients.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "fabricctl.h"
+
+static void print_rung(const char *label, const char *rung, const char *reason)
+{
+	printf("%-12s %s\n", label, rung);
+	if (*reason)
+		printf("%-12s   not the rung above: %s\n", "", reason);
+}
+
+int ctl_info(struct ctl *ctl)
+{
+	struct fm_pool_info info = {.size = sizeof(info)};
+	char bytes[32];
+
+	if (fm_pool_info(ctl->pool, &info))
+		return ctl_fail("info");
+	if (ctl->is_json)
+		return ctl_print(json_pack(
+			"{s:s, s:i, s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:s}", "version",
+			fm_version(), "protocol", (int)info.protocol, "daemon_pid",
+			(int)info.daemon_pid, "memory", info.rung, "memory_reason",
+			info.rung_reason, "loop", info.loop, "loop_reason", info.loop_reason,
+			"policy", info.policy, "total_bytes", (json_int_t)info.total_bytes,
+			"entries_max", (json_int_t)info.entries_max, "kernel_module",
+			"not used: this version has no kernel rung"));
+	printf("%-12s %s, protocol %u\n", "version", fm_version(), info.protocol);
+	printf("%-12s pid %u, incarnation %016llx\n", "daemon", info.daemon_pid,
+	       (unsigned long long)info.incarnation);
+	print_rung("memory", info.rung, info.rung_reason);
+	print_rung("loop", info.loop, info.loop_reason);
+	printf("%-12s %s in chunks of 4 MiB\n", "size", ctl_bytes(info.total_bytes, bytes));
+	printf("%-12s %llu blocks\n", "index", (unsigned long long)info.entries_max);
+	printf("%-12s %s\n", "policy", info.policy);
+	return CTL_OK;
+}
+
+/* The clients, in memory of the caller to free; *@n how many. NULL: said why. */
+static struct fm_client_info *load_clients(struct ctl *ctl, int64_t *n)
+{
+	enum { MAX = 1024 };
+	struct fm_client_info *clients = calloc(MAX, sizeof(*clients));
+
+	*n = clients ? fm_pool_clients(ctl->pool, clients, MAX) : FM_ERR_NO_MEMORY;
+	if (*n >= 0) {
+		if (*n > MAX)
+			*n = MAX;
+		return clients;
+	}
+	ctl_fail("status");
+	free(clients);
+	return NULL;
+}
+
+static int status_json(const struct fm_pool_info *info, const struct fm_client_info *clients,
+		       int64_t n)
+{
+	json_t *list = json_array();
+
+	for (int64_t i = 0; i < n; i++)
+		json_array_append_new(
+			list, json_pack("{s:i, s:i, s:i, s:s, s:i, s:i, s:b, s:b}", "id",
+					(int)clients[i].id, "pid", (int)clients[i].pid, "uid",
+					(int)clients[i].uid, "name", clients[i].name, "leases",
+					(int)clients[i].leases, "staged", (int)clients[i].staged,
+					"is_read_only", clients[i].flags & FM_ATTACH_READ_ONLY,
+					"has_devices", clients[i].flags & FM_ATTACH_DEVICES));
+	return ctl_print(json_pack(
+		"{s:I, s:I, s:{s:I, s:I, s:I}, s:I, s:{s:I, s:I, s:I, s:I, s:I}, s:o}",
+		"total_bytes", (json_int_t)info->total_bytes, "used_bytes",
+		(json_int_t)info->used_bytes, "blocks", "sealed", (json_int_t)info->blocks_sealed,
+		"staging", (json_int_t)info->blocks_staging, "quarantine",
+		(json_int_t)info->blocks_quarantine, "entries_max", (json_int_t)info->entries_max,
+		"counters", "stages", (json_int_t)info->stages, "seals", (json_int_t)info->seals,
+		"duplicates", (json_int_t)info->duplicates, "discards", (json_int_t)info->discards,
+		"evictions", (json_int_t)info->evictions, "clients", list));
+}
+
+int ctl_status(struct ctl *ctl)
+{
+	struct fm_pool_info info = {.size = sizeof(info)};
+	struct fm_client_info *clients;
+	char used[32], total[32];
+	int64_t n;
+	int result = CTL_OK;
+
+	if (fm_pool_info(ctl->pool, &info))
+		return ctl_fail("status");
+	clients = load_clients(ctl, &n);
+	if (!clients)
+		return CTL_FAILED;
+	if (ctl->is_json) {
+		result = status_json(&info, clients, n);
+		free(clients);
+		return result;
+	}
+	printf("%-12s %s of %s (%.1f %%)\n", "memory", ctl_bytes(info.used_bytes, used),
+	       ctl_bytes(info.total_bytes, total),
+	       100.0 * (double)info.used_bytes / (double)info.total_bytes);
+	printf("%-12s %llu sealed, %llu staging, %llu quarantine; at most %llu\n", "blocks",
+	       (unsigned long long)info.blocks_sealed, (unsigned long long)info.blocks_staging,
+	       (unsigned long long)info.blocks_quarantine, (unsigned long long)info.entries_max);
+	printf("%-12s %llu staged, %llu sealed, %llu duplicates, %llu discarded, %llu evicted\n",
+	       "since start", (unsigned long long)info.stages, (unsigned long long)info.seals,
+	       (unsigned long long)info.duplicates, (unsigned long long)info.discards,
+	       (unsigned long long)info.evictions);
+	printf("\n%6s %8s %6s %8s %8s  %-10s %s\n", "client", "pid", "uid", "leases", "staged",
+	       "mode", "name");
+	for (int64_t i = 0; i < n; i++)
+		printf("%6u %8u %6u %8u %8u  %-10s %s\n", clients[i].id, clients[i].pid,
+		       clients[i].uid, clients[i].leases, clients[i].staged,
+		       clients[i].flags & FM_ATTACH_READ_ONLY ? "read-only"
+		       : clients[i].flags & FM_ATTACH_DEVICES ? "devices"
+							      : "plain",
+		       clients[i].name);
+	free(clients);
+	return CTL_OK;
+}
