@@ -158,3 +158,27 @@ def system():
 
 
 needs_model = pytest.mark.skipif(not MODEL, reason="FABRICMGR_TEST_MODEL names no model file")
+
+
+def frames(pid, offset, length, name="fabricmgr-arena"):
+    """Physical frame numbers behind [offset, offset + length) of the arena as @pid maps it; 0 where it
+    has not touched a page. Needs root: the kernel shows others only zeros."""
+    best = []
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as maps, \
+            open(f"/proc/{pid}/pagemap", "rb") as pagemap:
+        for line in maps:
+            if name not in line:
+                continue
+            fields = line.split()
+            start, end = (int(x, 16) for x in fields[0].split("-"))
+            base = int(fields[2], 16)
+            if not base <= offset or offset + length > base + end - start:
+                continue
+            pagemap.seek((start + offset - base) // 4096 * 8)
+            data = pagemap.read(length // 4096 * 8)
+            found = [int.from_bytes(data[i:i + 8], "little") for i in range(0, len(data), 8)]
+            found = [x & ((1 << 55) - 1) if x >> 63 else 0 for x in found]
+            # A process may map the arena twice (read-only, and for its own staging).
+            if sum(map(bool, found)) > sum(map(bool, best)):
+                best = found
+    return best

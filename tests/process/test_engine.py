@@ -142,3 +142,42 @@ def test_run_json_scores_a_teacher():
     assert all(len(step["top"]) == 3 for step in out["steps"])
     assert out["steps"][0]["top"][0][0] == 7042
     assert json.dumps(out)
+
+
+def test_a_hand_over_copies_no_byte(system, tmp_path):
+    """Shown from outside: the same frames in both workers, and no large transfer by any call."""
+    system.daemon()
+    prefill, decode = system.worker("prefill"), system.worker("decode")
+    router = system.router("prefill", "decode", more=("--bypass-tokens", "16"))
+    trace = tmp_path / "trace"
+    strace = subprocess.Popen(["strace", "-f", "-qq", "-o", trace, "-e",
+                               "trace=read,write,readv,writev,pread64,pwrite64,recvfrom,sendto,"
+                               "recvmsg,sendmsg,splice,tee,vmsplice,sendfile,process_vm_readv,"
+                               "copy_file_range", "-p", str(decode.pid)],
+                              stderr=subprocess.DEVNULL)
+    time.sleep(1.0)
+    answer = completion(router.port, PROMPT, n=40)
+    sealed = [b for b in system.control("ls")["blocks"] if b["state"] == "sealed"]
+    mine = [b for b in sealed if b["bytes"] and b["parent"] is not None]
+    strace.terminate()
+    strace.wait()
+    assert answer["fabricmgr"]["route"] == "disaggregated"
+
+    moved = 0
+    for line in trace.read_text().splitlines():
+        value = line.rsplit("= ", 1)[-1].split()
+        moved += int(value[0]) if value and value[0].isdigit() else 0
+    kv_bytes = sum(b["bytes"] for b in sealed)
+    assert kv_bytes > 5 << 20
+    assert moved < 256 << 10, moved
+
+    shared = 0
+    for block in mine:
+        length = block["bytes"] // 4096 * 4096
+        slot = (block["bytes"] + 4095) // 4096 * 4096
+        offset = block["chunk"] * (4 << 20) + block["slot"] * slot
+        ours, theirs = frames(decode.pid, offset, length), frames(prefill.pid, offset, length)
+        if all(ours) and all(theirs) and ours:
+            assert ours == theirs
+            shared += 1
+    assert shared >= answer["fabricmgr"]["mapped_blocks"] - 1
