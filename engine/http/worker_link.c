@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Sockets to workers; see worker_link.h. Called by the front end's thread; calls sockets and
+ * jansson. Invariant: no call here blocks, and no buffer grows beyond its limit.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "http/worker_link.h"
+
+/* ---- life --------------------------------------------------------------------------------- */
+
+/* Loopback only: the protocol has no authentication of its own. */
+static int parse_address(const char *text, struct sockaddr_storage *out, socklen_t *len)
+{
+	struct sockaddr_un *local = (struct sockaddr_un *)out;
+	struct sockaddr_in *ip = (struct sockaddr_in *)out;
+	const char *colon = strrchr(text, ':');
+	char host[64];
+	unsigned long port;
+	char *end;
+
+	memset(out, 0, sizeof(*out));
+	if (!strncmp(text, "unix:", 5)) {
+		if (!text[5] || strlen(text + 5) >= sizeof(local->sun_path))
+			return fm_fail(FM_ERR_INVALID,
+				       "worker %s: the path must have 1 to %zu bytes", text,
+				       sizeof(local->sun_path) - 1);
+		local->sun_family = AF_UNIX;
+		strcpy(local->sun_path, text + 5);
+		*len = sizeof(*local);
+		return 0;
+	}
+	if (!colon || colon == text || (size_t)(colon - text) >= sizeof(host))
+		return fm_fail(FM_ERR_INVALID, "worker %s: give unix:/path or host:port", text);
+	snprintf(host, sizeof(host), "%.*s", (int)(colon - text), text);
+	port = strtoul(colon + 1, &end, 10);
+	if (*end || end == colon + 1 || !port || port > 65535)
+		return fm_fail(FM_ERR_INVALID, "worker %s: the port must be from 1 to 65535", text);
+	ip->sin_family = AF_INET;
+	ip->sin_port = htons((uint16_t)port);
+	if (!strcmp(host, "localhost"))
+		strcpy(host, "127.0.0.1");
+	if (inet_pton(AF_INET, host, &ip->sin_addr) != 1 ||
+	    (ntohl(ip->sin_addr.s_addr) >> 24) != 127)
+		return fm_fail(FM_ERR_INVALID,
+			       "worker %s: only loopback addresses (127.0.0.1:port) or unix:/path: "
+			       "the worker protocol is not encrypted",
+			       text);
+	*len = sizeof(*ip);
+	return 0;
+}
+
+int fm_worker_link_init(struct fm_worker_link *link, const char *address)
+{
+	struct sockaddr_storage ignored;
+	socklen_t len;
+
+	memset(link, 0, sizeof(*link));
+	link->fd = -1;
+	if (strlen(address) >= sizeof(link->address))
+		return fm_fail(FM_ERR_INVALID, "worker address of more than %zu bytes",
+			       sizeof(link->address) - 1);
+	strcpy(link->address, address);
+	snprintf(link->reason, sizeof(link->reason), "not connected yet");
+	return parse_address(address, &ignored, &len);
+}
+
+void fm_worker_link_init_fd(struct fm_worker_link *link, int fd, size_t number)
+{
+	memset(link, 0, sizeof(*link));
+	snprintf(link->address, sizeof(link->address), "local:%zu", number);
+	snprintf(link->reason, sizeof(link->reason), "has not said hello yet");
+	link->is_fixed = true;
+	link->fd = fd;
+	link->state = FM_LINK_HELLO;
+	link->due = UINT64_MAX; /* it may be loading its model */
+	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+}
+
+void fm_worker_link_destroy(struct fm_worker_link *link)
+{
+	if (link->fd >= 0)
+		close(link->fd);
+	link->fd = -1;
+	fm_bytes_free(&link->in);
+	fm_bytes_free(&link->out);
+}
+
+void fm_worker_link_close(struct fm_worker_link *link, uint64_t now, uint64_t pause_ns,
+			  const char *format, ...)
+{
+	char reason[sizeof(link->reason)];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(reason, sizeof(reason), format, args);
+	va_end(args);
+	/* A worker that is tried ten times a second is complained about once. */
+	if (strcmp(reason, link->reason))
+		fm_log(link->state == FM_LINK_CONNECTING ? FM_LOG_INFO : FM_LOG_WARNING,
+		       "worker %s: %s", link->address, reason);
+	snprintf(link->reason, sizeof(link->reason), "%s", reason);
+	fm_worker_link_destroy(link);
+	link->out_sent = 0;
+	link->state = FM_LINK_DOWN;
+	link->due = link->is_fixed ? UINT64_MAX : now + pause_ns;
+	link->running = link->waiting = 0;
+}
+
+/* ---- connecting --------------------------------------------------------------------------- */
+
+/* A Unix peer must be ours or root's: whoever answers there reads prompts. */
+static int check_peer(const struct fm_worker_link *link)
+{
+	struct ucred peer;
+	socklen_t len = sizeof(peer);
+
+	if (strncmp(link->address, "unix:", 5))
+		return 0;
+	if (getsockopt(link->fd, SOL_SOCKET, SO_PEERCRED, &peer, &len))
+		return fm_fail(FM_ERR_IO, "SO_PEERCRED: %s", strerror(errno));
+	if (peer.uid != geteuid() && peer.uid != 0)
+		return fm_fail(FM_ERR_PERMISSION,
+			       "belongs to user %u, not to user %u or root: not used", peer.uid,
+			       geteuid());
+	return 0;
+}
+
+static void connected(struct fm_worker_link *link, uint64_t now)
+{
+	int on = 1;
+
+	if (check_peer(link)) {
+		fm_worker_link_close(link, now, FM_WORKER_REFUSED_RETRY_NS, "%s",
+				     fm_error_detail());
+		return;
+	}
+	if (strncmp(link->address, "unix:", 5))
+		setsockopt(link->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+	link->state = FM_LINK_HELLO;
+	link->due = now + FM_WORKER_HELLO_NS;
+}
+
+void fm_worker_link_connect(struct fm_worker_link *link, uint64_t now)
+{
+	struct sockaddr_storage address;
+	socklen_t len;
+
+	if (link->state != FM_LINK_DOWN || link->due > now || link->is_fixed)
+		return;
+	if (parse_address(link->address, &address, &len))
+		return; /* cannot be: init checked it */
+	link->state = FM_LINK_CONNECTING;
+	link->fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (link->fd < 0) {
+		fm_worker_link_close(link, now, FM_WORKER_RETRY_NS, "socket: %s", strerror(errno));
+		return;
+	}
+	link->due = now + FM_WORKER_HELLO_NS;
+	if (!connect(link->fd, (struct sockaddr *)&address, len))
+		connected(link, now);
+	else if (errno != EINPROGRESS)
+		fm_worker_link_close(link, now, FM_WORKER_RETRY_NS, "waiting for it (%s)",
+				     strerror(errno));
+}
+
+short fm_worker_link_events(const struct fm_worker_link *link)
+{
+	if (link->state == FM_LINK_CONNECTING)
+		return POLLOUT;
+	return (short)(POLLIN | (link->out.len > link->out_sent ? POLLOUT : 0));
+}
+
+/* ---- bytes and lines ---------------------------------------------------------------------- */
+
+static int flush(struct fm_worker_link *link)
+{
+	while (link->out_sent < link->out.len) {
+		ssize_t n = send(link->fd, link->out.data + link->out_sent,
+				 link->out.len - link->out_sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		if (n < 0 && (errno == EAGAIN || errno == EINTR))
+			return 0;
+		if (n < 0)
+			return fm_fail(FM_ERR_DISCONNECTED, "lost: %s", strerror(errno));
+		link->out_sent += (size_t)n;
+	}
+	link->out.len = link->out_sent = 0;
+	return 0;
+}
+
+static int receive(struct fm_worker_link *link)
+{
+	char buffer[65536];
+	int err;
+
+	for (int i = 0; i < 16; i++) { /* others want a turn, too */
+		ssize_t n = recv(link->fd, buffer, sizeof(buffer), MSG_DONTWAIT);
+
+		if (n < 0 && (errno == EAGAIN || errno == EINTR))
+			return 0;
+		if (n < 0)
+			return fm_fail(FM_ERR_DISCONNECTED, "lost: %s", strerror(errno));
+		if (!n)
+			return fm_fail(FM_ERR_DISCONNECTED, "hung up");
+		if (link->in.len + (size_t)n > FM_WORKER_LINE_MAX + sizeof(buffer))
+			return fm_fail(FM_ERR_LIMIT, "sent a line of more than %u bytes",
+				       FM_WORKER_LINE_MAX);
+		err = fm_bytes_add(&link->in, buffer, (size_t)n);
+		if (err)
+			return err;
+	}
+	return 0;
+}
+
+int fm_worker_link_io(struct fm_worker_link *link, short events, uint64_t now)
+{
+	int err = 0;
+
+	if (link->state == FM_LINK_CONNECTING) {
+		socklen_t len = sizeof(err);
+
+		getsockopt(link->fd, SOL_SOCKET, SO_ERROR, &err, &len);
+		if (err)
+			return fm_fail(FM_ERR_DISCONNECTED, "waiting for it (%s)", strerror(err));
+		connected(link, now);
+		return 0;
+	}
+	if (events & POLLOUT)
+		err = flush(link);
+	if (!err && (events & (POLLIN | POLLHUP | POLLERR)))
+		err = receive(link);
+	return err;
+}
+
+int fm_worker_link_next(struct fm_worker_link *link, json_t **out)
+{
+	char *end = link->in.len ? memchr(link->in.data, '\n', link->in.len) : NULL;
+	json_error_t where;
+	size_t len;
+
+	if (!end)
+		return link->in.len > FM_WORKER_LINE_MAX
+			       ? fm_fail(FM_ERR_LIMIT, "sent a line of more than %u bytes",
+					 FM_WORKER_LINE_MAX)
+			       : 0;
+	len = (size_t)(end - link->in.data);
+	*out = json_loadb(link->in.data, len, 0, &where);
+	link->in.len -= len + 1;
+	memmove(link->in.data, end + 1, link->in.len);
+	if (!*out)
+		return fm_fail(FM_ERR_INVALID, "sent a line that is not JSON: %s", where.text);
+	if (!json_is_object(*out)) {
+		json_decref(*out);
+		return fm_fail(FM_ERR_INVALID, "sent a line that is not a JSON object");
+	}
+	return 1;
+}
+
+int fm_worker_link_send(struct fm_worker_link *link, json_t *message)
+{
+	char *text = message ? json_dumps(message, JSON_COMPACT) : NULL;
+	int err;
+
+	json_decref(message);
+	if (!text)
+		return fm_fail(FM_ERR_NO_MEMORY, "no memory for a message");
+	if (link->out.len - link->out_sent + strlen(text) > FM_WORKER_UNSENT_MAX) {
+		free(text);
+		return fm_fail(FM_ERR_LIMIT, "has left %u bytes unread", FM_WORKER_UNSENT_MAX);
+	}
+	err = fm_bytes_add(&link->out, text, strlen(text));
+	if (!err)
+		err = fm_bytes_add(&link->out, "\n", 1);
+	free(text);
+	return err ? err : flush(link);
+}
+
+/* ---- hello -------------------------------------------------------------------------------- */
+
+static int parse_digest(const char *text, struct fm_digest *out)
+{
+	if (strlen(text) != 64 || strspn(text, "0123456789abcdef") != 64)
+		return FM_ERR_INVALID;
+	for (int i = 0; i < 32; i++) {
+		unsigned int byte;
+
+		sscanf(text + 2 * i, "%2x", &byte);
+		out->bytes[i] = (uint8_t)byte;
+	}
+	return 0;
+}
+
+static uint32_t small(json_t *message, const char *name)
+{
+	json_int_t value = json_integer_value(json_object_get(message, name));
+
+	return value > 0 && value <= UINT32_MAX ? (uint32_t)value : 0;
+}
+
+static const char *string(json_t *message, const char *name)
+{
+	const char *value = json_string_value(json_object_get(message, name));
+
+	return value ? value : "";
+}
+
+int fm_worker_link_take_hello(struct fm_worker_link *link, json_t *message)
+{
+	struct fm_hello *hello = &link->hello;
+	const char *role = string(message, "role");
+	json_int_t version = json_integer_value(json_object_get(message, "version"));
+
+	memset(hello, 0, sizeof(*hello));
+	if (strcmp(string(message, "hello"), "fabric-worker"))
+		return fm_fail(FM_ERR_INVALID, "refused: it is not a fabric worker");
+	if (version != 1)
+		return fm_fail(FM_ERR_VERSION,
+			       "refused: it speaks version %lld of the worker protocol, not 1",
+			       (long long)version);
+	hello->role = !strcmp(role, "prefill")	? FM_ROLE_PREFILL
+		      : !strcmp(role, "decode") ? FM_ROLE_DECODE
+		      : !strcmp(role, "both")	? FM_ROLE_BOTH
+						: 0;
+	if (!hello->role)
+		return fm_fail(FM_ERR_INVALID, "refused: its role \"%.20s\" is not known", role);
+	if (parse_digest(string(message, "namespace"), &hello->ns))
+		return fm_fail(FM_ERR_INVALID, "refused: its namespace is not 64 hex digits");
+	hello->tokens_per_block = small(message, "tokens_per_block");
+	hello->context = small(message, "context");
+	hello->vocab = small(message, "vocab");
+	hello->pid = small(message, "pid");
+	hello->max_batch = small(message, "max_batch");
+	snprintf(hello->model, sizeof(hello->model), "%s", string(message, "model"));
+	snprintf(hello->numerics, sizeof(hello->numerics), "%s", string(message, "numerics"));
+	if (!hello->tokens_per_block || !hello->context || !hello->vocab)
+		return fm_fail(FM_ERR_INVALID,
+			       "refused: tokens_per_block, context or vocab is missing");
+	return 0;
+}
