@@ -127,7 +127,7 @@ static void name_things(struct fm_model *model)
 		 "rope/theta=%.9g/dims=%u/norm", (double)model->hyper.rope_theta,
 		 model->hyper.rope_dim);
 	model->info.numerics_id = model->numerics_id;
-	model->info.tokens_per_block = options->tokens_per_block;
+	model->info.tokens_per_block = model->options.tokens_per_block;
 	model->info.isa = model->kernels->isa;
 }
 
