@@ -1,0 +1,561 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Server and clients in one process, over real shared memory and a real socket pair: the life of a
+ * block through the public calls, failures by name, and threads that acquire while others evict,
+ * each checking every byte it was given.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <check.h>
+
+#include "base/clock.h"
+#include "pool/client.h"
+
+struct rig {
+	struct fm_server *server;
+	pthread_t thread;
+};
+
+static void *serve(void *context)
+{
+	ck_assert_int_eq(fm_server_run(((struct rig *)context)->server), 0);
+	return NULL;
+}
+
+static struct rig rig_start(uint64_t bytes, const char *socket)
+{
+	struct fm_server_options options = {
+		.size = sizeof(options),
+		.pool_bytes = bytes,
+		.memory = "memfd",
+		.socket = socket,
+		.quarantine_ns = 50 * FM_NS_PER_MS,
+	};
+	struct rig rig;
+
+	ck_assert_int_eq(fm_server_create(&options, &rig.server), 0);
+	return rig;
+}
+
+static void rig_serve(struct rig *rig)
+{
+	ck_assert_int_eq(pthread_create(&rig->thread, NULL, serve, rig), 0);
+}
+
+static void rig_stop(struct rig *rig)
+{
+	fm_server_stop(rig->server);
+	pthread_join(rig->thread, NULL);
+	fm_server_destroy(rig->server);
+}
+
+static struct fm_pool *attach(struct rig *rig, uint32_t flags, uint32_t leases)
+{
+	struct fm_attach_options options = {
+		.size = sizeof(options), .flags = flags, .leases = leases, .name = "test"};
+	struct fm_pool *pool;
+
+	ck_assert_int_eq(fm_server_connect(rig->server, &options.fd), 0);
+	ck_assert_msg(fm_pool_attach(&options, &pool) == 0, "%s", fm_error_detail());
+	return pool;
+}
+
+static struct fm_key key_of(uint32_t n)
+{
+	struct fm_key key = {{0}};
+
+	memcpy(&key, &n, sizeof(n));
+	key.bytes[15] = 1;
+	return key;
+}
+
+static const struct fm_digest ns = {{3}};
+
+static void fill(struct fm_block *block, uint32_t n)
+{
+	uint32_t *words = block->data;
+
+	for (uint64_t i = 0; i < block->length / 4; i++)
+		words[i] = n * 2654435761u + (uint32_t)i;
+}
+
+static bool is_filled(const struct fm_block *block, uint32_t n)
+{
+	const uint32_t *words = block->data;
+
+	for (uint64_t i = 0; i < block->length / 4; i++)
+		if (words[i] != n * 2654435761u + (uint32_t)i)
+			return false;
+	return true;
+}
+
+static int put(struct fm_pool *pool, uint64_t length, uint32_t n, struct fm_block *block)
+{
+	struct fm_seal seal = {.block = block, .key = key_of(n)};
+	int err = fm_block_stage(pool, length, 1, block, 0);
+
+	if (err)
+		return err;
+	fill(block, n);
+	err = fm_block_seal(pool, &ns, &seal, 1);
+	ck_assert_int_eq(err, seal.result);
+	return err;
+}
+
+static struct fm_pool_info info_of(struct fm_pool *pool)
+{
+	struct fm_pool_info info = {.size = sizeof(info)};
+
+	ck_assert_int_eq(fm_pool_info(pool, &info), 0);
+	return info;
+}
+
+START_TEST(a_block_goes_from_one_client_to_another)
+{
+	struct rig rig = rig_start(32 << 20, NULL);
+	struct fm_pool *writer, *reader;
+	struct fm_block staged[300], got[300];
+	struct fm_seal seals[300];
+	struct fm_key keys[300];
+	struct fm_block_info block;
+	uint32_t cursor = 0, seen = 0;
+
+	rig_serve(&rig);
+	writer = attach(&rig, 0, 0);
+	reader = attach(&rig, FM_ATTACH_READ_ONLY, 0);
+	ck_assert_int_eq(fm_block_stage(writer, 5000, 300, staged, 0), 0);
+	for (uint32_t i = 0; i < 300; i++) {
+		ck_assert_uint_eq((uintptr_t)staged[i].data % 4096, 0);
+		fill(&staged[i], i);
+		keys[i] = key_of(i);
+		seals[i] = (struct fm_seal){
+			.block = &staged[i], .key = keys[i], .parent = i ? &keys[i - 1] : NULL};
+	}
+	ck_assert_int_eq(fm_pool_match(reader, keys, 300), 0);
+	ck_assert_int_eq(fm_block_seal(writer, &ns, seals, 300), 0);
+	ck_assert_int_eq(fm_pool_match(reader, keys, 300), 300);
+	ck_assert_int_eq(fm_pool_acquire(reader, keys, 300, got), 300);
+	for (uint32_t i = 0; i < 300; i++) {
+		ck_assert(is_filled(&got[i], i));
+		ck_assert_uint_eq(got[i].origin, fm_pool_client_id(writer));
+		ck_assert_int_eq(fm_block_verify(reader, &got[i]), 0);
+	}
+	while (fm_pool_walk(reader, &cursor, &block) == 1) {
+		ck_assert_mem_eq(&block.parent, seen ? &keys[seen - 1] : &(struct fm_key){{0}}, 16);
+		ck_assert_mem_eq(block.ns, &ns, 16);
+		seen++;
+	}
+	ck_assert_uint_eq(seen, 300);
+	/* A write through the writer's mapping is found out by the next verified read. */
+	((char *)staged[7].data)[100] ^= 1;
+	ck_assert_int_eq(fm_block_verify(reader, &got[7]), FM_ERR_CORRUPT);
+	fm_block_release(reader, got, 300);
+	fm_block_release(reader, got, 300); /* twice is harmless */
+	fm_pool_detach(writer);
+	ck_assert_int_eq(fm_pool_match(reader, keys, 300), 300);
+	fm_pool_detach(reader);
+	rig_stop(&rig);
+}
+END_TEST
+
+START_TEST(failures_have_names)
+{
+	struct rig rig = rig_start(16 << 20, NULL);
+	struct fm_pool *pool, *reader;
+	struct fm_block blocks[8], other, copy;
+	struct fm_key keys[4] = {key_of(1), key_of(2), key_of(3), key_of(4)};
+	struct fm_seal seal;
+	uint64_t start;
+	pid_t child;
+	int status;
+
+	rig_serve(&rig);
+	pool = attach(&rig, 0, 3);
+	reader = attach(&rig, FM_ATTACH_READ_ONLY, 0);
+	ck_assert_int_eq(fm_block_stage(reader, 4096, 1, blocks, 0), FM_ERR_PERMISSION);
+	ck_assert_int_eq(fm_block_stage(pool, (4 << 20) + 1, 1, blocks, 0), FM_ERR_LIMIT);
+	ck_assert_ptr_nonnull(strstr(fm_error_detail(), "4194305"));
+	ck_assert_int_eq(put(pool, 4096, 1, &blocks[0]), 0);
+	ck_assert_int_eq(put(pool, 4096, 1, &other), FM_ERR_EXISTS);
+	/* It stays staged, and may be sealed under another key. */
+	copy = other;
+	seal = (struct fm_seal){.block = &other, .key = keys[1]};
+	ck_assert_int_eq(fm_block_seal(pool, &ns, &seal, 1), 0);
+	seal.block = &copy;
+	ck_assert_int_eq(fm_block_seal(pool, &ns, &seal, 1), FM_ERR_INVALID);
+	fm_block_discard(pool, &copy, 1); /* not staged any more: ignored */
+	ck_assert_int_eq(put(pool, 4096, 3, &blocks[1]), 0);
+	/* The table has three places, all taken: none more, and none lost. */
+	ck_assert_int_eq(fm_pool_acquire(pool, keys, 3, blocks + 4), FM_ERR_LIMIT);
+	ck_assert_int_eq(put(pool, 4096, 4, &copy), FM_ERR_LIMIT);
+	fm_block_discard(pool, &copy, 1);
+	fm_block_release(pool, &other, 1);
+	ck_assert_int_eq(fm_pool_acquire(pool, keys + 3, 1, blocks + 4), 0);
+	ck_assert_int_eq(fm_pool_acquire(pool, keys, 1, blocks + 4), 1);
+	/* All or none, when the deadline passes. */
+	start = fm_clock_ns();
+	ck_assert_int_eq(fm_block_stage(pool, 4 << 20, 5, blocks, 30 * FM_NS_PER_MS),
+			 FM_ERR_POOL_FULL);
+	ck_assert_uint_ge(fm_clock_ns() - start, 25 * FM_NS_PER_MS);
+	ck_assert_int_eq(fm_block_stage(pool, 4 << 20, 3, blocks, 0), 0);
+	fm_block_discard(pool, blocks, 3);
+	child = fork();
+	if (!child)
+		_exit(fm_pool_match(pool, keys, 1) == FM_ERR_FORKED ? 0 : 1);
+	waitpid(child, &status, 0);
+	ck_assert_int_eq(WEXITSTATUS(status), 0);
+	ck_assert_uint_eq(info_of(pool).blocks_staging, 0);
+	fm_pool_detach(pool);
+	fm_pool_detach(reader);
+	rig_stop(&rig);
+}
+END_TEST
+
+START_TEST(a_tail_changes_hands_once)
+{
+	struct rig rig = rig_start(16 << 20, NULL);
+	struct fm_pool *a, *b;
+	struct fm_block block, got;
+	struct fm_seal seal;
+	struct fm_key id;
+
+	rig_serve(&rig);
+	a = attach(&rig, 0, 0);
+	b = attach(&rig, 0, 0);
+	ck_assert_int_eq(fm_block_stage(a, 70000, 1, &block, 0), 0);
+	fill(&block, 9);
+	ck_assert_int_eq(fm_block_offer(a, &block, &id), 0);
+	fm_pool_detach(a);
+	ck_assert_int_eq(fm_block_adopt(b, &id, &got), 0);
+	ck_assert(is_filled(&got, 9));
+	ck_assert_int_eq(fm_block_adopt(b, &id, &block), FM_ERR_NOT_FOUND);
+	seal = (struct fm_seal){.block = &got, .key = key_of(9)};
+	ck_assert_int_eq(fm_block_seal(b, &ns, &seal, 1), 0);
+	fm_pool_detach(b);
+	rig_stop(&rig);
+}
+END_TEST
+
+START_TEST(what_a_client_leaves_is_freed)
+{
+	struct rig rig = rig_start(16 << 20, NULL);
+	struct fm_pool *watcher, *plain, *device;
+	struct fm_block blocks[4];
+	struct fm_client_info clients[4];
+
+	rig_serve(&rig);
+	watcher = attach(&rig, FM_ATTACH_READ_ONLY, 0);
+	plain = attach(&rig, 0, 0);
+	ck_assert_int_eq(fm_block_stage(plain, 4096, 3, blocks, 0), 0);
+	ck_assert_int_eq(put(plain, 4096, 1, &blocks[3]), 0);
+	ck_assert_int_eq(fm_pool_clients(watcher, clients, 4), 2);
+	ck_assert_uint_eq(clients[1].staged, 3);
+	ck_assert_uint_eq(clients[1].leases, 1);
+	ck_assert_str_eq(clients[1].name, "test");
+	fm_pool_detach(plain);
+	while (info_of(watcher).clients != 1)
+		usleep(1000);
+	ck_assert_uint_eq(info_of(watcher).blocks_staging, 0);
+	ck_assert_uint_eq(info_of(watcher).blocks_sealed, 1);
+	device = attach(&rig, FM_ATTACH_DEVICES, 0);
+	ck_assert_int_eq(fm_block_stage(device, 4096, 2, blocks, 0), 0);
+	fm_pool_detach(device);
+	while (info_of(watcher).blocks_quarantine != 2)
+		usleep(1000);
+	while (info_of(watcher).blocks_quarantine)
+		usleep(1000);
+	ck_assert_uint_eq(info_of(watcher).used_bytes, 4096);
+	fm_pool_detach(watcher);
+	rig_stop(&rig);
+}
+END_TEST
+
+START_TEST(a_stopped_server_leaves_held_memory_readable)
+{
+	struct rig rig = rig_start(16 << 20, NULL);
+	struct fm_pool *pool;
+	struct fm_block block, more;
+
+	rig_serve(&rig);
+	pool = attach(&rig, 0, 0);
+	ck_assert_int_eq(put(pool, 100000, 1, &block), 0);
+	ck_assert(fm_pool_is_connected(pool));
+	rig_stop(&rig);
+	ck_assert_int_eq(fm_block_stage(pool, 4096, 1, &more, 0), FM_ERR_DISCONNECTED);
+	ck_assert(!fm_pool_is_connected(pool));
+	ck_assert(is_filled(&block, 1));
+	ck_assert_int_eq(fm_block_verify(pool, &block), 0);
+	fm_block_release(pool, &block, 1);
+	fm_pool_detach(pool);
+}
+END_TEST
+
+START_TEST(the_protocol_refuses_what_it_does_not_know)
+{
+	struct rig rig = rig_start(16 << 20, NULL);
+	struct fm_wire_request request = {
+		.head = {FM_WIRE_MAGIC, FM_WIRE_VERSION, FM_WIRE_HELLO, sizeof(request), 0, 0},
+		.leases = 16,
+	};
+	struct fm_wire_reply reply;
+	const struct {
+		size_t offset;
+		uint32_t value;
+		int result;
+	} wrongs[] = {
+		{offsetof(struct fm_wire_request, flags), 1u << 31, FM_ERR_UNSUPPORTED},
+		{offsetof(struct fm_wire_request, head.version), 99, FM_ERR_VERSION},
+		{offsetof(struct fm_wire_request, reserved), 1, FM_ERR_INVALID},
+		{offsetof(struct fm_wire_request, head.reserved), 1, FM_ERR_INVALID},
+		{offsetof(struct fm_wire_request, head.size), 8, FM_ERR_INVALID},
+		{offsetof(struct fm_wire_request, head.type), FM_WIRE_INFO, FM_ERR_INVALID},
+		{offsetof(struct fm_wire_request, leases), 1u << 20, FM_ERR_LIMIT},
+		{offsetof(struct fm_wire_request, leases), 0, FM_ERR_LIMIT},
+	};
+	int fd;
+
+	fm_log_set_level(FM_LOG_ERROR);
+	rig_serve(&rig);
+	for (size_t i = 0; i < sizeof(wrongs) / sizeof(wrongs[0]); i++) {
+		struct fm_wire_request wrong = request;
+		struct timeval limit = {.tv_sec = 5};
+
+		memcpy((char *)&wrong + wrongs[i].offset, &wrongs[i].value, 4);
+		ck_assert_int_eq(fm_server_connect(rig.server, &fd), 0);
+		ck_assert_int_eq(fm_wire_send(fd, &wrong, sizeof(wrong), NULL, 0), 0);
+		while (recv(fd, &reply, sizeof(reply), 0) < 0 && errno == EAGAIN)
+			usleep(200);
+		ck_assert_int_eq(reply.head.result, wrongs[i].result);
+		setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+		close(fd);
+	}
+	/* Rubbish of any length ends the connection and nothing else. */
+	for (size_t length = 1; length < 300; length += 13) {
+		char rubbish[300];
+
+		memset(rubbish, 0xa5, sizeof(rubbish));
+		ck_assert_int_eq(fm_server_connect(rig.server, &fd), 0);
+		fm_wire_send(fd, rubbish, length, NULL, 0);
+		close(fd);
+	}
+	fm_pool_detach(attach(&rig, 0, 0));
+	rig_stop(&rig);
+}
+END_TEST
+
+START_TEST(a_hostile_ring_ends_its_own_client_only)
+{
+	struct rig rig = rig_start(16 << 20, NULL);
+	struct fm_pool *bad, *good;
+	struct fm_block block;
+	unsigned seed = 7;
+
+	fm_log_set_level(FM_LOG_ERROR);
+	rig_serve(&rig);
+	good = attach(&rig, 0, 0);
+	bad = attach(&rig, 0, 0);
+	/* Well-formed positions, random contents: every operation is validated. */
+	for (int i = 0; i < 20000; i++) {
+		struct fm_submission s;
+		struct fm_completion c;
+
+		for (size_t k = 0; k < sizeof(s) / 4; k++)
+			((uint32_t *)&s)[k] = (uint32_t)rand_r(&seed) & (k % 3 ? 7 : ~0u);
+		s.op = 2 + (uint32_t)rand_r(&seed) % 6;
+		while (!fm_ring_room(&bad->ring))
+			while (fm_ring_completion(&bad->ring, &c))
+				;
+		fm_ring_submit(&bad->ring, &s);
+		fm_ring_must_wake_daemon(&bad->ring);
+		if (write(bad->submitted, &(uint64_t){1}, 8) != 8)
+			ck_abort();
+		while (fm_ring_completion(&bad->ring, &c))
+			;
+	}
+	ck_assert_int_eq(put(good, 4096, 1, &block), 0);
+	/* Impossible positions: the client is put out. */
+	fm_store_relaxed(&bad->ring.shared->sq_tail.value, bad->ring.sq_position + 5000);
+	ck_assert_int_eq((int)write(bad->submitted, &(uint64_t){1}, 8), 8);
+	while (fm_pool_is_connected(bad))
+		usleep(1000);
+	ck_assert_int_eq(put(good, 4096, 2, &block), 0);
+	ck_assert_uint_eq(info_of(good).clients, 1);
+	fm_pool_detach(bad);
+	fm_pool_detach(good);
+	rig_stop(&rig);
+}
+END_TEST
+
+START_TEST(sockets_are_guarded)
+{
+	const char *path = "/tmp/fabricmgr-test-pool.sock";
+	struct fm_server_options options = {
+		.size = sizeof(options), .pool_bytes = 16 << 20, .memory = "memfd", .socket = path};
+	struct fm_attach_options to = {.size = sizeof(to), .socket = path, .fd = -1};
+	struct fm_server *second;
+	struct fm_pool *pool;
+	struct rig rig;
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int stale = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+
+	/* A dead daemon's socket is replaced. */
+	unlink(path);
+	strcpy(address.sun_path, path);
+	ck_assert_int_eq(bind(stale, (struct sockaddr *)&address, sizeof(address)), 0);
+	close(stale);
+	rig = rig_start(16 << 20, path);
+	ck_assert_int_eq(fm_server_create(&options, &second), FM_ERR_EXISTS);
+	ck_assert_ptr_nonnull(strstr(fm_error_detail(), path));
+	rig_serve(&rig);
+	ck_assert_int_eq(fm_pool_attach(&to, &pool), 0);
+	fm_pool_detach(pool);
+	rig_stop(&rig);
+	ck_assert_int_ne(access(path, F_OK), 0);
+	ck_assert_int_eq(fm_pool_attach(&to, &pool), FM_ERR_DISCONNECTED);
+	options.socket = NULL;
+	options.pool_bytes = 1ull << 44;
+	ck_assert_int_eq(fm_server_create(&options, &second), FM_ERR_NO_MEMORY);
+	ck_assert_ptr_nonnull(strstr(fm_error_detail(), "="));
+	options.pool_bytes = 4 << 20;
+	ck_assert_int_eq(fm_server_create(&options, &second), FM_ERR_INVALID);
+	options.pool_bytes = 16 << 20;
+	options.policy = "psychic";
+	ck_assert_int_eq(fm_server_create(&options, &second), FM_ERR_INVALID);
+}
+END_TEST
+
+START_TEST(the_loop_serves_without_io_uring)
+{
+	struct fm_pool *pool;
+	struct fm_block block;
+	struct rig rig;
+
+	setenv("FABRICMGR_LOOP", "poll", 1);
+	rig = rig_start(16 << 20, NULL);
+	rig_serve(&rig);
+	pool = attach(&rig, 0, 0);
+	ck_assert_int_eq(put(pool, 4096, 1, &block), 0);
+	ck_assert_str_eq(info_of(pool).loop, "poll");
+	ck_assert_uint_gt(strlen(info_of(pool).loop_reason), 0);
+	fm_pool_detach(pool);
+	rig_stop(&rig);
+	unsetenv("FABRICMGR_LOOP");
+}
+END_TEST
+
+/* ---- threads that acquire while others evict ---- */
+
+enum { STRESS_KEYS = 400, STRESS_THREADS = 4 };
+
+struct stress {
+	struct fm_pool *pool;
+	uint32_t seed;
+	uint64_t hits;
+	_Atomic bool *is_over;
+};
+
+/* Blocks of three classes compete for 8 chunks, so the pool evicts all the time. */
+static uint64_t length_of(uint32_t n)
+{
+	static const uint64_t lengths[] = {40000, 300000, 8192};
+
+	return lengths[n % 3];
+}
+
+static void *stress_thread(void *context)
+{
+	struct stress *stress = context;
+
+	while (!atomic_load(stress->is_over)) {
+		uint32_t n = (uint32_t)rand_r(&stress->seed) % STRESS_KEYS;
+		struct fm_key key = key_of(n);
+		struct fm_block block;
+
+		if (fm_pool_acquire(stress->pool, &key, 1, &block) == 1) {
+			ck_assert_uint_eq(block.length, length_of(n));
+			ck_assert(is_filled(&block, n));
+			stress->hits++;
+		} else {
+			int err = put(stress->pool, length_of(n), n, &block);
+
+			if (err == FM_ERR_EXISTS) {
+				fm_block_discard(stress->pool, &block, 1);
+				continue;
+			}
+			ck_assert_msg(!err, "%s", fm_error_detail());
+		}
+		fm_block_release(stress->pool, &block, 1);
+	}
+	return NULL;
+}
+
+START_TEST(readers_never_see_a_wrong_byte_while_blocks_are_evicted)
+{
+	struct rig rig = rig_start(32 << 20, NULL);
+	struct stress stress[STRESS_THREADS];
+	pthread_t threads[STRESS_THREADS];
+	_Atomic bool is_over = false;
+	struct fm_pool *pools[2];
+	struct fm_pool_info info;
+	uint64_t hits = 0;
+
+	rig_serve(&rig);
+	pools[0] = attach(&rig, 0, 0);
+	pools[1] = attach(&rig, 0, 0);
+	for (uint32_t i = 0; i < STRESS_THREADS; i++) {
+		stress[i] =
+			(struct stress){.pool = pools[i % 2], .seed = i + 1, .is_over = &is_over};
+		ck_assert_int_eq(pthread_create(&threads[i], NULL, stress_thread, &stress[i]), 0);
+	}
+	usleep(1500 * 1000);
+	atomic_store(&is_over, true);
+	for (uint32_t i = 0; i < STRESS_THREADS; i++) {
+		pthread_join(threads[i], NULL);
+		hits += stress[i].hits;
+	}
+	info = info_of(pools[0]);
+	ck_assert_uint_gt(hits, 0);
+	ck_assert_uint_gt(info.evictions, 100);
+	ck_assert_uint_eq(info.blocks_staging, 0);
+	printf("stress: %llu hits, %llu seals, %llu evictions\n", (unsigned long long)hits,
+	       (unsigned long long)info.seals, (unsigned long long)info.evictions);
+	fm_pool_detach(pools[0]);
+	fm_pool_detach(pools[1]);
+	rig_stop(&rig);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("pool_server");
+	TCase *cases = tcase_create("server");
+	SRunner *runner;
+	int failed;
+
+	tcase_set_timeout(cases, 60);
+	tcase_add_test(cases, a_block_goes_from_one_client_to_another);
+	tcase_add_test(cases, failures_have_names);
+	tcase_add_test(cases, a_tail_changes_hands_once);
+	tcase_add_test(cases, what_a_client_leaves_is_freed);
+	tcase_add_test(cases, a_stopped_server_leaves_held_memory_readable);
+	tcase_add_test(cases, the_protocol_refuses_what_it_does_not_know);
+	tcase_add_test(cases, a_hostile_ring_ends_its_own_client_only);
+	tcase_add_test(cases, sockets_are_guarded);
+	tcase_add_test(cases, the_loop_serves_without_io_uring);
+	tcase_add_test(cases, readers_never_see_a_wrong_byte_while_blocks_are_evicted);
+	suite_add_tcase(suite, cases);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
