@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every instruction-set path against the portable one, byte for byte, on random data and edge shapes. A path
- * that this machine lacks is skipped and said so.
+ * Every instruction-set path against the portable one, byte for byte, on random data and edge
+ * shapes. A path that this machine lacks is skipped and said so.
  */
 #include <check.h>
 #include <math.h>
@@ -280,8 +280,8 @@ START_TEST(attention_is_the_same)
 		for (int dim = 0; dim < 3; dim++)
 			for (size_t i = 0; i < sizeof(positions) / sizeof(positions[0]); i++)
 				for (int is_half = 0; is_half < 2; is_half++)
-					compare_attention(kernels, n_heads, dims[dim],
-							  positions[i], is_half);
+					compare_attention(kernels, n_heads, dims[dim], positions[i],
+							  is_half);
 }
 END_TEST
 

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The forward pass gives the same bytes in any chunk, batch, number of threads and instruction set,
+ * and files that the graph cannot do are refused by name. Small models with random weights; the
+ * real one as well when $FABRICMGR_TEST_MODEL is set.
+ */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <model/gguf.h>
+
+#include "reference.h"
+#include "tiny_model.h"
+
+enum { SEQUENCES = 3, TOKENS = 53 };
+
+static const struct tiny_model shapes[] = {
+	{.n_layers = 2,
+	 .dim = 192,
+	 .n_heads = 3,
+	 .n_kv_heads = 1,
+	 .ffn_dim = 96,
+	 .vocab = 101,
+	 .context = 64,
+	 .matrix_type = GGML_Q4_1},
+	{.n_layers = 2,
+	 .dim = 192,
+	 .n_heads = 6,
+	 .n_kv_heads = 2,
+	 .ffn_dim = 224,
+	 .vocab = 64,
+	 .context = 64,
+	 .matrix_type = GGML_F16},
+	{.n_layers = 1,
+	 .dim = 256,
+	 .n_heads = 4,
+	 .n_kv_heads = 2,
+	 .ffn_dim = 64,
+	 .vocab = 33,
+	 .context = 64,
+	 .matrix_type = GGML_Q4_0},
+};
+
+/* What a run leaves: logits of every token, and the KV blocks. */
+struct outcome {
+	float *logits; /* [sequence][token][vocab] */
+	uint8_t *kv;   /* [sequence][block] */
+	size_t logits_bytes, kv_bytes;
+	void *blocks[SEQUENCES][TOKENS / 16 + 1];
+};
+
+static struct fm_model *open_model(const char *path, enum fm_precision precision, bool is_half,
+				   const char *isa, unsigned int threads)
+{
+	struct fm_model_options options = {
+		.precision = precision,
+		.kv_element = is_half ? FM_ELEMENT_F16 : FM_ELEMENT_F32,
+		.threads = threads,
+		.isa = isa,
+		.tokens_per_block = 16,
+	};
+	struct fm_model *model = NULL;
+	int error = fm_model_open(path, &options, &model);
+
+	if (error == FM_ERR_UNSUPPORTED && isa) {
+		fprintf(stderr, "SKIP: model: %s\n", fm_error_detail());
+		return NULL;
+	}
+	ck_assert_msg(error == 0, "%s", fm_error_detail());
+	return model;
+}
+
+static void outcome_create(const struct fm_model *model, struct outcome *out)
+{
+	const size_t n_blocks = TOKENS / 16 + 1, bytes = fm_model_block_bytes(model);
+
+	out->logits_bytes =
+		(size_t)SEQUENCES * TOKENS * fm_model_info(model)->vocab_size * sizeof(float);
+	out->kv_bytes = SEQUENCES * n_blocks * bytes;
+	out->logits = calloc(1, out->logits_bytes);
+	out->kv = calloc(1, out->kv_bytes);
+	for (size_t i = 0; i < SEQUENCES; i++)
+		for (size_t j = 0; j < n_blocks; j++)
+			out->blocks[i][j] = out->kv + (i * n_blocks + j) * bytes;
+}
+
+static void outcome_destroy(struct outcome *outcome)
+{
+	free(outcome->logits);
+	free(outcome->kv);
+}
+
+static struct fm_token_in token_in(const struct fm_model *model, struct outcome *out,
+				   size_t sequence, size_t i)
+{
+	const size_t vocab = fm_model_info(model)->vocab_size;
+
+	return (struct fm_token_in){
+		.token = (uint32_t)((sequence * 977 + i * i * 31 + 5) % vocab),
+		.position = (uint32_t)i,
+		.blocks = out->blocks[sequence],
+		.logits = out->logits + (sequence * TOKENS + i) * vocab,
+	};
+}
+
+/* All sequences together, @chunk tokens of each at a time. */
+static void run_batch(struct fm_model *model, size_t chunk, struct outcome *out)
+{
+	struct fm_token_in tokens[SEQUENCES * TOKENS];
+
+	outcome_create(model, out);
+	for (size_t first = 0; first < TOKENS; first += chunk) {
+		size_t n = 0;
+
+		for (size_t sequence = 0; sequence < SEQUENCES; sequence++)
+			for (size_t i = first; i < TOKENS && i < first + chunk; i++)
+				tokens[n++] = token_in(model, out, sequence, i);
+		ck_assert_int_eq(fm_model_forward(model, tokens, n), 0);
+	}
+}
+
+/* One sequence after the other, in chunks. */
+static void run_alone(struct fm_model *model, size_t chunk, struct outcome *out)
+{
+	struct fm_token_in tokens[TOKENS];
+
+	outcome_create(model, out);
+	for (size_t sequence = 0; sequence < SEQUENCES; sequence++) {
+		for (size_t first = 0; first < TOKENS; first += chunk) {
+			size_t n = 0;
+
+			for (size_t i = first; i < TOKENS && i < first + chunk; i++)
+				tokens[n++] = token_in(model, out, sequence, i);
+			ck_assert_int_eq(fm_model_forward(model, tokens, n), 0);
+		}
+	}
+}
+
+static void assert_same(const struct outcome *a, struct outcome *b, const char *what, size_t chunk)
+{
+	ck_assert_msg(!memcmp(a->logits, b->logits, a->logits_bytes),
+		      "logits differ: %s, chunk %zu", what, chunk);
+	ck_assert_msg(!memcmp(a->kv, b->kv, a->kv_bytes), "KV differs: %s, chunk %zu", what, chunk);
+	outcome_destroy(b);
+}
+
+static void check_chunks(const char *path, enum fm_precision precision, bool is_half,
+			 size_t last_chunk)
+{
+	struct fm_model *model = open_model(path, precision, is_half, NULL, 1);
+	struct outcome whole, other;
+
+	run_alone(model, TOKENS, &whole);
+	for (size_t i = 0; i < whole.logits_bytes / sizeof(float); i++)
+		ck_assert(isfinite(whole.logits[i]));
+	for (size_t chunk = 1; chunk <= last_chunk; chunk++) {
+		run_alone(model, chunk, &other);
+		assert_same(&whole, &other, "alone", chunk);
+		run_batch(model, chunk, &other);
+		assert_same(&whole, &other, "batch", chunk);
+	}
+	run_batch(model, TOKENS, &other);
+	assert_same(&whole, &other, "batch", TOKENS);
+	fm_model_close(model);
+	for (unsigned int threads = 2; threads <= 4; threads += 2) {
+		model = open_model(path, precision, is_half, NULL, threads);
+		for (size_t chunk = 1; chunk <= 17; chunk += 8) {
+			run_batch(model, chunk, &other);
+			assert_same(&whole, &other, "threads", chunk);
+		}
+		fm_model_close(model);
+	}
+	outcome_destroy(&whole);
+}
+
+static void check_isas(const char *path, enum fm_precision precision, bool is_half)
+{
+	static const char *const isas[] = {"avx2", "avx512", NULL};
+	struct fm_model *model = open_model(path, precision, is_half, "portable", 2);
+	struct outcome portable, other;
+
+	run_alone(model, TOKENS, &portable);
+	fm_model_close(model);
+	for (int i = 0; i < 3; i++) {
+		model = open_model(path, precision, is_half, isas[i], 2);
+		if (!model)
+			continue;
+		run_alone(model, TOKENS, &other);
+		assert_same(&portable, &other, isas[i] ? isas[i] : "best", TOKENS);
+		run_batch(model, 5, &other);
+		assert_same(&portable, &other, isas[i] ? isas[i] : "best", 5);
+		fm_model_close(model);
+	}
+	outcome_destroy(&portable);
+}
+
+START_TEST(small_models_give_the_same_bytes)
+{
+	char path[64];
+
+	ck_assert_int_eq(tiny_model_write(&shapes[_i], path), 0);
+	for (int precision = 0; precision < 2; precision++) {
+		for (int is_half = 0; is_half < 2; is_half++) {
+			check_chunks(path, (enum fm_precision)precision, is_half, 17);
+			check_isas(path, (enum fm_precision)precision, is_half);
+		}
+	}
+	unlink(path);
+}
+END_TEST
+
+START_TEST(the_real_model_gives_the_same_bytes)
+{
+	const char *path = reference_model_path("model");
+
+	if (path)
+		check_chunks(path, FM_PRECISION_Q8, true, 1);
+}
+END_TEST
+
+/* Opening must fail with @error and a sentence that holds @text. */
+static void refused(const struct tiny_model *shape, int error, const char *text)
+{
+	struct fm_model_options options = {.kv_element = FM_ELEMENT_F16, .tokens_per_block = 16};
+	struct fm_model *model = NULL;
+	char path[64];
+
+	ck_assert_int_eq(tiny_model_write(shape, path), 0);
+	ck_assert_int_eq(fm_model_open(path, &options, &model), error);
+	ck_assert_ptr_null(model);
+	ck_assert_msg(strstr(fm_error_detail(), text) != NULL, "\"%s\" lacks \"%s\"",
+		      fm_error_detail(), text);
+	ck_assert_ptr_nonnull(strstr(fm_error_detail(), path));
+	unlink(path);
+}
+
+START_TEST(what_cannot_be_done_is_refused)
+{
+	struct tiny_model shape = shapes[0];
+
+	shape.extra_key = "llama.expert_count";
+	refused(&shape, FM_ERR_UNSUPPORTED, "llama.expert_count");
+	shape = shapes[0];
+	shape.drop = "blk.1.ffn_up.weight";
+	refused(&shape, FM_ERR_INVALID, "blk.1.ffn_up.weight is missing");
+	shape = shapes[0];
+	shape.matrix_type = GGML_Q5_1;
+	refused(&shape, FM_ERR_UNSUPPORTED, "Q5_1");
+	shape = shapes[0];
+	shape.n_heads = 12; /* of 16 dimensions */
+	refused(&shape, FM_ERR_UNSUPPORTED, "16 dimensions");
+	shape = shapes[0];
+	shape.n_kv_heads = 2;
+	refused(&shape, FM_ERR_UNSUPPORTED, "head_count_kv");
+}
+END_TEST
+
+START_TEST(bad_tokens_are_refused)
+{
+	struct fm_model *model;
+	struct outcome out;
+	struct fm_token_in token;
+	struct fm_digest a, b;
+	char path[64];
+
+	ck_assert_int_eq(tiny_model_write(&shapes[0], path), 0);
+	model = open_model(path, FM_PRECISION_Q8, true, NULL, 2);
+	outcome_create(model, &out);
+	token = token_in(model, &out, 0, 0);
+	token.token = 101;
+	ck_assert_int_eq(fm_model_forward(model, &token, 1), FM_ERR_INVALID);
+	token = token_in(model, &out, 0, 0);
+	token.position = 64;
+	ck_assert_int_eq(fm_model_forward(model, &token, 1), FM_ERR_INVALID);
+	ck_assert_int_eq(fm_model_forward(model, NULL, 0), 0);
+	ck_assert_str_eq(fm_model_info(model)->numerics_id, "fm-cpu-1/q8/kv-f16");
+	ck_assert_uint_eq(fm_model_block_bytes(model), 2 * 2 * 16 * 64 * 2);
+	ck_assert_int_eq(fm_model_namespace(model, NULL, &a), 0);
+	ck_assert_int_eq(fm_model_namespace(model, "salt", &b), 0);
+	ck_assert(memcmp(&a, &b, sizeof(a)) != 0);
+	outcome_destroy(&out);
+	fm_model_close(model);
+	unlink(path);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("model");
+	TCase *tests = tcase_create("model");
+	SRunner *runner;
+	char cache[] = "/tmp/fabricmgr-cache-XXXXXX";
+	int failed;
+
+	if (mkdtemp(cache))
+		setenv("XDG_CACHE_HOME", cache, 1);
+	runner = srunner_create(suite);
+	tcase_set_timeout(tests, 300);
+	tcase_add_loop_test(tests, small_models_give_the_same_bytes, 0, 3);
+	tcase_add_test(tests, the_real_model_gives_the_same_bytes);
+	tcase_add_test(tests, what_cannot_be_done_is_refused);
+	tcase_add_test(tests, bad_tokens_are_refused);
+	suite_add_tcase(suite, tests);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? 1 : 0;
+}

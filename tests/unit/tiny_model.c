@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The writer of small GGUF models: Q8_0 embedding, matrices of a type that the test chooses, Q4_1
+ * feed-forward. Called by tests only. The same shape gives the same bytes.
+ */
+#include "tiny_model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <model/gguf.h>
+
+struct writer {
+	FILE *file;
+	const struct tiny_model *shape;
+	uint64_t offset, seed;
+	uint32_t n_tensors, n_keys;
+	int phase; /* 0: counts, 1: names, 2: data */
+};
+
+static void put(struct writer *out, const void *data, size_t n)
+{
+	fwrite(data, 1, n, out->file);
+}
+
+static void put_u32(struct writer *out, uint32_t value)
+{
+	put(out, &value, sizeof(value));
+}
+
+static void put_u64(struct writer *out, uint64_t value)
+{
+	put(out, &value, sizeof(value));
+}
+
+static void put_string(struct writer *out, const char *text)
+{
+	put_u64(out, strlen(text));
+	put(out, text, strlen(text));
+}
+
+static void key_u32(struct writer *out, const char *key, uint32_t value)
+{
+	out->n_keys++;
+	if (out->phase != 1)
+		return;
+	put_string(out, key);
+	put_u32(out, GGUF_U32);
+	put_u32(out, value);
+}
+
+static uint8_t random_byte(struct writer *out)
+{
+	out->seed = out->seed * 6364136223846793005u + 1442695040888963407u;
+	return (uint8_t)(out->seed >> 40);
+}
+
+static size_t block_bytes(uint32_t type)
+{
+	return type == GGML_F32	   ? 128
+	       : type == GGML_F16  ? 64
+	       : type == GGML_Q8_0 ? 34
+	       : type == GGML_Q4_0 ? 18
+	       : type == GGML_Q4_1 ? 20
+				   : 24;
+}
+
+/* 32 weights of about 0.1. */
+static void put_block(struct writer *out, uint32_t type)
+{
+	uint8_t block[128];
+	uint16_t scale = type == GGML_Q8_0 ? 0x1400 : 0x2400, minimum = 0xa8c0;
+
+	for (size_t i = 0; i < sizeof(block); i++)
+		block[i] = random_byte(out);
+	for (int i = 0; type == GGML_F32 && i < 32; i++)
+		memcpy(block + 4 * i, &(float){(float)block[i] / 256.0f + 0.5f}, 4);
+	for (int i = 0; type == GGML_F16 && i < 32; i++)
+		block[2 * i + 1] = (uint8_t)(0x2c | (block[2 * i + 1] & 0x83));
+	if (type != GGML_F32 && type != GGML_F16) {
+		memcpy(block, &scale, 2);
+		if (type == GGML_Q4_1)
+			memcpy(block + 2, &minimum, 2);
+	}
+	put(out, block, block_bytes(type));
+}
+
+/* @rows 0: a vector. */
+static void tensor(struct writer *out, const char *name, uint32_t type, uint32_t columns,
+		   uint32_t rows)
+{
+	uint64_t n = (uint64_t)columns / 32 * (rows ? rows : 1);
+
+	if (out->shape->drop && !strcmp(out->shape->drop, name))
+		return;
+	out->n_tensors++;
+	if (out->phase == 1) {
+		put_string(out, name);
+		put_u32(out, rows ? 2 : 1);
+		put_u64(out, columns);
+		if (rows)
+			put_u64(out, rows);
+		put_u32(out, type);
+		put_u64(out, out->offset);
+	}
+	out->offset += (n * block_bytes(type) + 31) / 32 * 32;
+	if (out->phase == 2) {
+		for (uint64_t i = 0; i < n; i++)
+			put_block(out, type);
+		while (ftell(out->file) % 32)
+			fputc(0, out->file);
+	}
+}
+
+static void keys(struct writer *out)
+{
+	const struct tiny_model *shape = out->shape;
+	const float epsilon = 1e-5f;
+
+	out->n_keys += 2;
+	if (out->phase == 1) {
+		put_string(out, "general.architecture");
+		put_u32(out, GGUF_STRING);
+		put_string(out, "llama");
+		put_string(out, "llama.attention.layer_norm_rms_epsilon");
+		put_u32(out, GGUF_F32);
+		put(out, &epsilon, sizeof(epsilon));
+	}
+	key_u32(out, "llama.block_count", shape->n_layers);
+	key_u32(out, "llama.embedding_length", shape->dim);
+	key_u32(out, "llama.feed_forward_length", shape->ffn_dim);
+	key_u32(out, "llama.attention.head_count", shape->n_heads);
+	key_u32(out, "llama.attention.head_count_kv", shape->n_kv_heads);
+	key_u32(out, "llama.context_length", shape->context);
+	if (shape->extra_key)
+		key_u32(out, shape->extra_key, 4);
+}
+
+static void tensors(struct writer *out)
+{
+	const struct tiny_model *shape = out->shape;
+	const uint32_t dim = shape->dim, kv = dim / shape->n_heads * shape->n_kv_heads;
+	const uint32_t type = shape->matrix_type;
+	char name[64];
+
+	tensor(out, "token_embd.weight", GGML_Q8_0, dim, shape->vocab);
+	tensor(out, "output_norm.weight", GGML_F32, dim, 0);
+	for (uint32_t i = 0; i < shape->n_layers; i++) {
+#define NAME(text) (snprintf(name, sizeof(name), "blk.%u." text ".weight", i), name)
+		tensor(out, NAME("attn_norm"), GGML_F32, dim, 0);
+		tensor(out, NAME("ffn_norm"), GGML_F32, dim, 0);
+		tensor(out, NAME("attn_q"), type, dim, dim);
+		tensor(out, NAME("attn_k"), type, dim, kv);
+		tensor(out, NAME("attn_v"), GGML_Q8_0, dim, kv);
+		tensor(out, NAME("attn_output"), type, dim, dim);
+		tensor(out, NAME("ffn_gate"), GGML_Q4_1, dim, shape->ffn_dim);
+		tensor(out, NAME("ffn_up"), GGML_Q4_1, dim, shape->ffn_dim);
+		tensor(out, NAME("ffn_down"), GGML_Q4_1, shape->ffn_dim, dim);
+#undef NAME
+	}
+}
+
+int tiny_model_write(const struct tiny_model *shape, char path[64])
+{
+	struct writer out = {.shape = shape};
+	int fd;
+
+	keys(&out);
+	tensors(&out);
+	snprintf(path, 64, "/tmp/fabricmgr-tiny-XXXXXX");
+	fd = mkstemp(path);
+	out.file = fd < 0 ? NULL : fdopen(fd, "w");
+	if (!out.file)
+		return -1;
+	put(&out, "GGUF", 4);
+	put_u32(&out, 3);
+	put_u64(&out, out.n_tensors);
+	put_u64(&out, out.n_keys);
+	out.phase = 1;
+	out.offset = 0;
+	keys(&out);
+	tensors(&out);
+	while (ftell(out.file) % 32)
+		fputc(0, out.file);
+	out.phase = 2;
+	tensors(&out);
+	return fclose(out.file);
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writes a small GGUF model with random weights, for tests that need a model but not a good one. */
+#ifndef FM_TESTS_TINY_MODEL_H
+#define FM_TESTS_TINY_MODEL_H
+
+#include <stdint.h>
+
+struct tiny_model {
+	uint32_t n_layers, dim, n_heads, n_kv_heads, ffn_dim, vocab, context;
+	const char *extra_key; /* NULL, or a u32 key of value 4 more */
+	const char *drop;      /* NULL, or the name of a tensor that is left out */
+	uint32_t matrix_type;  /* of the attention's matrices, an enum ggml_type */
+};
+
+/* Creates a file under /tmp and writes its name to @path. Returns 0, or -1 with errno. */
+int tiny_model_write(const struct tiny_model *shape, char path[64]);
+
+#endif
