@@ -57,10 +57,9 @@ bool fm_ring_completion(struct fm_ring *ring, struct fm_completion *out)
 	return true;
 }
 
-bool fm_ring_client_sleep(struct fm_ring *ring)
+bool fm_ring_client_sleep(struct fm_ring *ring, uint32_t position)
 {
-	return sleep_on(&ring->shared->client_sleeps.value, &ring->shared->cq_tail.value,
-			ring->cq_position);
+	return sleep_on(&ring->shared->client_sleeps.value, &ring->shared->cq_tail.value, position);
 }
 
 void fm_ring_client_awake(struct fm_ring *ring)

@@ -80,8 +80,9 @@ void fm_ring_submit(struct fm_ring *ring, const struct fm_submission *submission
 /* True when the daemon sleeps and must be woken by its eventfd (at most once per sleep). */
 bool fm_ring_must_wake_daemon(struct fm_ring *ring);
 bool fm_ring_completion(struct fm_ring *ring, struct fm_completion *out);
-/* Announces that the client is about to sleep; false when there is work after all. */
-bool fm_ring_client_sleep(struct fm_ring *ring);
+/* Announces that the client is about to sleep; false when there is work after all, that is when
+ * completions beyond @position (read under the client's lock) have come. */
+bool fm_ring_client_sleep(struct fm_ring *ring, uint32_t position);
 void fm_ring_client_awake(struct fm_ring *ring);
 
 /* Daemon. 1: copied out, 0: none, FM_ERR_CORRUPT: the client's position is impossible. */

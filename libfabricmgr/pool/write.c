@@ -86,8 +86,10 @@ static bool deliver(struct fm_pool *pool)
 	return came;
 }
 
-/* Waits for the daemon without the lock: spins a little, then sleeps on the eventfd. */
-static void poll_daemon(struct fm_pool *pool, uint64_t deadline)
+/* Waits for the daemon without the lock: spins a little, then sleeps on the eventfd. @position: how
+ * far answers were delivered; another thread may deliver more, and then there is no need to wait.
+ */
+static void poll_daemon(struct fm_pool *pool, uint32_t position, uint64_t deadline)
 {
 	struct pollfd states[2] = {
 		{.fd = pool->completed, .events = POLLIN},
@@ -97,13 +99,13 @@ static void poll_daemon(struct fm_pool *pool, uint64_t deadline)
 
 	while (now - start < FM_SPIN_NS) {
 		/* Acquire is in fm_ring_completion(); this only looks. */
-		if (fm_load_relaxed(&pool->ring.shared->cq_tail.value) != pool->ring.cq_position)
+		if (fm_load_relaxed(&pool->ring.shared->cq_tail.value) != position)
 			return;
 		for (int i = 0; i < 16; i++)
 			fm_pause();
 		now = fm_clock_ns();
 	}
-	if (!fm_ring_client_sleep(&pool->ring))
+	if (!fm_ring_client_sleep(&pool->ring, position))
 		return;
 	wait = deadline > now ? (deadline - now + FM_NS_PER_MS - 1) / FM_NS_PER_MS : 0;
 	if (poll(states, 2, wait > 1000 ? 1000 : (int)wait) > 0) {
@@ -119,6 +121,8 @@ static void poll_daemon(struct fm_pool *pool, uint64_t deadline)
 /* ring_lock. Waits until something changed: as the one who polls, or for the one who does. */
 static void wait_for_change(struct fm_pool *pool, uint64_t deadline)
 {
+	uint32_t position;
+
 	if (deliver(pool))
 		return;
 	if (pool->has_poller) {
@@ -131,8 +135,9 @@ static void wait_for_change(struct fm_pool *pool, uint64_t deadline)
 		return;
 	}
 	pool->has_poller = true;
+	position = pool->ring.cq_position;
 	pthread_mutex_unlock(&pool->ring_lock);
-	poll_daemon(pool, deadline);
+	poll_daemon(pool, position, deadline);
 	pthread_mutex_lock(&pool->ring_lock);
 	pool->has_poller = false;
 	deliver(pool);
