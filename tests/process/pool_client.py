@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client of the pool through libfabricmgr.so, for process tests; run as a script it churns.
+
+`pool_client.py SOCKET SEED [devices]` stages, seals, acquires and releases at random until it is
+killed; it prints "churning" once it has begun. A block's bytes follow from its key, so that whoever
+acquires it can tell a wrong one.
+"""
+import ctypes as c
+import hashlib
+import os
+import random
+import sys
+
+LIB = os.path.join(os.path.dirname(os.environ["FABRICMGR_BIN"]), "libfabricmgr.so") \
+    if "FABRICMGR_BIN" in os.environ else os.path.join(
+        os.path.dirname(os.path.abspath(__file__)), "../../build/release/libfabricmgr.so")
+READ_ONLY, DEVICES = 1, 2
+EXISTS, DISCONNECTED = -3, -8
+
+
+class Key(c.Structure):
+    _fields_ = [("bytes", c.c_uint8 * 16)]
+
+
+class Options(c.Structure):
+    _fields_ = [("size", c.c_uint32), ("flags", c.c_uint32), ("socket", c.c_char_p),
+                ("fd", c.c_int), ("leases", c.c_uint32), ("name", c.c_char_p),
+                ("deadline_ns", c.c_uint64)]
+
+
+class Block(c.Structure):
+    _fields_ = [("data", c.c_void_p), ("length", c.c_uint64), ("entry", c.c_uint32),
+                ("generation", c.c_uint32), ("lease", c.c_uint32), ("origin", c.c_uint32)]
+
+
+class Seal(c.Structure):
+    _fields_ = [("block", c.POINTER(Block)), ("key", Key), ("parent", c.POINTER(Key)),
+                ("result", c.c_int)]
+
+
+def key_of(n):
+    return Key((c.c_uint8 * 16)(*hashlib.sha256(b"%d" % n).digest()[:16]))
+
+
+def bytes_of(n, length):
+    return (hashlib.sha256(b"data %d" % n).digest() * (length // 32 + 1))[:length]
+
+
+class Pool:
+    def __init__(self, socket, flags=0):
+        self.lib = c.CDLL(LIB)
+        self.lib.fm_error_detail.restype = c.c_char_p
+        self.lib.fm_pool_acquire.restype = c.c_int64
+        self.lib.fm_pool_match.restype = c.c_int64
+        self.handle = c.c_void_p()
+        options = Options(c.sizeof(Options), flags, socket.encode(), -1, 0, None, 0)
+        self.check(self.lib.fm_pool_attach(c.byref(options), c.byref(self.handle)))
+
+    def check(self, result):
+        if result < 0:
+            raise OSError(-result, self.lib.fm_error_detail().decode())
+        return result
+
+    def stage(self, length, n=1):
+        blocks = (Block * n)()
+        self.check(self.lib.fm_block_stage(self.handle, c.c_uint64(length), c.c_size_t(n), blocks,
+                                           c.c_uint64(0)))
+        return blocks
+
+    def seal(self, block, n):
+        seal = Seal(c.pointer(block), key_of(n), None, 0)
+        return self.lib.fm_block_seal(self.handle, bytes(32), c.byref(seal), c.c_size_t(1))
+
+    def put(self, n, length):
+        block = self.stage(length)[0]
+        c.memmove(block.data, bytes_of(n, length), length)
+        if self.seal(block, n):
+            self.lib.fm_block_discard(self.handle, c.byref(block), c.c_size_t(1))
+            return None
+        return block
+
+    def acquire(self, n):
+        block = Block()
+        got = self.lib.fm_pool_acquire(self.handle, c.byref(key_of(n)), c.c_size_t(1),
+                                       c.byref(block))
+        return block if self.check(got) else None
+
+    def release(self, block):
+        self.lib.fm_block_release(self.handle, c.byref(block), c.c_size_t(1))
+
+    def verify(self, block):
+        return self.lib.fm_block_verify(self.handle, c.byref(block))
+
+    def match(self, n):
+        return self.lib.fm_pool_match(self.handle, c.byref(key_of(n)), c.c_size_t(1))
+
+    def detach(self):
+        self.lib.fm_pool_detach(self.handle)
+
+
+def churn(socket, seed, flags):
+    pool, chance, held = Pool(socket, flags), random.Random(seed), []
+    print("churning", flush=True)
+    while True:
+        n = chance.randrange(300)
+        length = (5000, 70000, 400000)[n % 3]
+        if chance.random() < 0.3:
+            pool.stage(length, chance.randrange(1, 5))[0]  # left staged, until the end of us
+        block = pool.acquire(n) or pool.put(n, length)
+        if block:
+            assert c.string_at(block.data, block.length) == bytes_of(n, length), "a wrong byte"
+            held.append(block)
+        while len(held) > 8:
+            pool.release(held.pop(chance.randrange(len(held))))
+
+
+if __name__ == "__main__":
+    churn(sys.argv[1], int(sys.argv[2]), DEVICES if "devices" in sys.argv[3:] else 0)
