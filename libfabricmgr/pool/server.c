@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -117,6 +118,19 @@ static int create_memory(struct fm_server *server, const struct fm_server_option
 
 /* ---- the socket ---- */
 
+/*
+ * Whether somebody lives behind a connected probe. A connection alone proves nothing: the ring of a
+ * killed daemon keeps its listening socket open until the kernel has torn the ring down.
+ */
+static bool has_living_peer(int probe)
+{
+	struct ucred peer;
+	socklen_t length = sizeof(peer);
+
+	return getsockopt(probe, SOL_SOCKET, SO_PEERCRED, &peer, &length) || !peer.pid ||
+	       !kill(peer.pid, 0) || errno != ESRCH;
+}
+
 /* A dead daemon's socket is replaced, a live one's is refused. */
 static int clear_socket(const char *path, const struct sockaddr_un *address)
 {
@@ -132,6 +146,8 @@ static int clear_socket(const char *path, const struct sockaddr_un *address)
 	if (probe < 0)
 		return fm_fail(FM_ERR_IO, "socket: %s", strerror(errno));
 	result = connect(probe, (const struct sockaddr *)address, sizeof(*address)) ? errno : 0;
+	if (!result && !has_living_peer(probe))
+		result = ECONNREFUSED;
 	close(probe);
 	if (result != ECONNREFUSED)
 		return fm_fail(FM_ERR_EXISTS,
