@@ -203,12 +203,10 @@ START_TEST(small_models_give_the_same_bytes)
 	char path[64];
 
 	ck_assert_int_eq(tiny_model_write(&shapes[_i], path), 0);
-	for (int precision = 0; precision < 2; precision++) {
-		for (int is_half = 0; is_half < 2; is_half++) {
-			check_chunks(path, (enum fm_precision)precision, is_half, 17);
-			check_isas(path, (enum fm_precision)precision, is_half);
-		}
-	}
+	check_chunks(path, FM_PRECISION_Q8, true, 17);
+	check_chunks(path, FM_PRECISION_F32, false, 17);
+	check_isas(path, FM_PRECISION_Q8, true);
+	check_isas(path, FM_PRECISION_F32, false);
 	unlink(path);
 }
 END_TEST
@@ -217,6 +215,11 @@ START_TEST(the_real_model_gives_the_same_bytes)
 {
 	const char *path = reference_model_path("model");
 
+#ifdef __SANITIZE_ADDRESS__
+	fprintf(stderr,
+		"SKIP: model: the real model in many chunks takes minutes with sanitizers\n");
+	path = NULL;
+#endif
 	if (path)
 		check_chunks(path, FM_PRECISION_Q8, true, 1);
 }
