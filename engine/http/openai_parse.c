@@ -198,7 +198,7 @@ static int parse_sampling(json_t *root, struct fm_openai_request *out,
 		return err;
 	out->sampling.top_k = top_k > 0 ? (uint32_t)top_k : 0;
 	out->has_seed = member(root, "seed") != NULL;
-	out->sampling.seed = (uint64_t)seed;
+	out->sampling.seed = (uint64_t)seed & INT64_MAX; /* workers read it as a JSON integer */
 	return 0;
 }
 
