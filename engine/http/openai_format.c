@@ -11,31 +11,10 @@
 #include <fabricmgr.h>
 
 #include "http/openai.h"
-
-/* Bytes of the UTF-8 character at @at, or 0 when there is none. */
-static size_t utf8_length(const unsigned char *at, size_t left)
-{
-	/* The second byte rules out overlong forms, surrogates and what lies beyond U+10FFFF. */
-	static const struct {
-		unsigned char first, low, high;
-	} narrow[] = {
-		{0xe0, 0xa0, 0xbf}, {0xed, 0x80, 0x9f}, {0xf0, 0x90, 0xbf}, {0xf4, 0x80, 0x8f}};
-	size_t n = at[0] < 0x80 ? 1 : at[0] < 0xc2 ? 0 : at[0] < 0xe0 ? 2 : at[0] < 0xf0 ? 3 : 4;
-
-	if (!n || at[0] > 0xf4 || n > left)
-		return 0;
-	for (size_t i = 1; i < n; i++)
-		if ((at[i] & 0xc0) != 0x80)
-			return 0;
-	for (size_t i = 0; i < 4; i++)
-		if (at[0] == narrow[i].first && (at[1] < narrow[i].low || at[1] > narrow[i].high))
-			return 0;
-	return n;
-}
+#include "text/utf8.h"
 
 json_t *fm_json_text(const char *text, size_t len)
 {
-	const unsigned char *at = (const unsigned char *)text;
 	json_t *plain = json_stringn(text, len), *result;
 	char *clean;
 	size_t used = 0;
@@ -46,15 +25,12 @@ json_t *fm_json_text(const char *text, size_t len)
 	if (!clean)
 		return NULL;
 	for (size_t i = 0; i < len;) {
-		size_t n = utf8_length(at + i, len - i);
+		int step = fm_utf8_step(text + i, len - i);
+		size_t n = step > 0 ? (size_t)step : step < 0 ? (size_t)-step : len - i;
 
-		if (n) {
-			memcpy(clean + used, at + i, n);
-		} else {
-			memcpy(clean + used, "\xef\xbf\xbd", 3);
-		}
-		used += n ? n : 3;
-		i += n ? n : 1;
+		memcpy(clean + used, step > 0 ? text + i : FM_UTF8_REPLACEMENT, step > 0 ? n : 3);
+		used += step > 0 ? n : 3;
+		i += n;
 	}
 	result = json_stringn(clean, used);
 	free(clean);
