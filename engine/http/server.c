@@ -13,18 +13,21 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <fabricmgr.h>
 
 #include "http/server.h"
 
 #define BODIES_MAX     (256u << 20) /* bytes of unfinished bodies of all connections */
+#define STOP_TRIES     200	    /* of 10 ms: how long clients may take to read their end */
 #define IDLE_TIMEOUT_S 75	    /* of a keep-alive connection; not while a request runs */
 
 struct fm_http_server {
 	struct fm_http_options options;
 	struct MHD_Daemon *daemon;
-	size_t body_bytes; /* HTTP thread only */
+	size_t body_bytes;	     /* HTTP thread only */
+	_Atomic uint32_t unanswered; /* exchanges whose connection still waits or sends */
 };
 
 /* One request of a connection, from its head to its end. */
@@ -349,6 +352,7 @@ static enum MHD_Result complete(struct call *call, struct MHD_Connection *connec
 		exchange->is_suspended = true;
 		MHD_suspend_connection(connection);
 		call->exchange = exchange;
+		atomic_fetch_add(&call->server->unanswered, 1);
 	}
 	pthread_mutex_unlock(&exchange->lock);
 	if (!err)
@@ -596,6 +600,7 @@ static void completed(void *arg, struct MHD_Connection *connection, void **state
 		if (!call->is_counted)
 			fm_metrics_count_code(server->options.metrics, 499);
 		fm_exchange_unref(call->exchange);
+		atomic_fetch_sub(&server->unanswered, 1);
 	}
 	if (is_early)
 		server->options.left(server->options.arg);
@@ -690,6 +695,14 @@ int fm_http_server_start(const struct fm_http_options *options, char *origin, si
 
 void fm_http_server_stop(struct fm_http_server *server)
 {
+	MHD_socket listener = MHD_quiesce_daemon(server->daemon); /* takes no new connections */
+	struct timespec pause = {.tv_nsec = 10 * 1000000};
+
+	/* The ends are written, but not yet sent. A client that does not read gets no longer. */
+	for (int i = 0; atomic_load(&server->unanswered) && i < STOP_TRIES; i++)
+		nanosleep(&pause, NULL);
 	MHD_stop_daemon(server->daemon);
+	if (listener != MHD_INVALID_SOCKET)
+		close(listener);
 	free(server);
 }
