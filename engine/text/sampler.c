@@ -16,9 +16,11 @@
 
 #include "text/sampler.h"
 
-#define GREEDY_BELOW	1e-5f
-#define TEMPERATURE_MAX 100.0f
-#define CHUNK		1024 /* logits whose weights are summed before a random choice looks inside */
+#define GREEDY_BELOW	 1e-5f
+#define TEMPERATURE_MAX	 100.0f
+#define BUCKETS		 1024
+#define BUCKETS_PER_UNIT 32.0
+#define CHUNK		 1024 /* logits whose weights are summed before a random choice looks inside */
 
 /* Ids stand in the caller's scratch floats. */
 typedef uint32_t __attribute__((may_alias)) scratch_id;
@@ -28,6 +30,14 @@ typedef double lanes __attribute__((vector_size(64)));
 typedef int64_t lanes_int __attribute__((vector_size(64)));
 typedef float lanes_float __attribute__((vector_size(32)));
 typedef int32_t lanes_float_int __attribute__((vector_size(32)));
+
+/* The sanitizers' run-time cannot start before the choice among clones. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
+	!defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define VECTOR_WIDTHS __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define VECTOR_WIDTHS
+#endif
 
 struct distribution {
 	const float *logits;
@@ -123,8 +133,8 @@ static bool weight_reaches(const struct distribution *dist, size_t id, double fl
 	return x * LOG2_E >= floor_log2 - 1 && exp_scalar(x) >= floor;
 }
 
-/* The sum of the weights of logits at..at+n. */
-static double sum_weights(const struct distribution *dist, size_t at, size_t n)
+/* The sum of the weights of logits at..at+n. Wider vectors do the same steps, lane by lane. */
+VECTOR_WIDTHS static double sum_weights(const struct distribution *dist, size_t at, size_t n)
 {
 	const lanes_float largest = (lanes_float){} + FLT_MAX;
 	lanes sum = {};
@@ -339,50 +349,69 @@ static uint32_t choose_among(const struct distribution *dist, const scratch_id *
 	return ids[0];
 }
 
-/* Keeps the fewest best ids that hold @top_p of the weight; returns how many, best first. */
-static size_t keep_top_p(const struct distribution *dist, scratch_id *ids, size_t n, double top_p)
+/* Equal steps of the exponent, best first; the last one takes all the rest. */
+static size_t bucket_of(const struct distribution *dist, size_t id)
 {
-	double sum = 0, walked = 0, floor;
-	size_t kept = 0, n_heap, taken = 0;
+	double steps = exponent_of(dist, id) * -BUCKETS_PER_UNIT;
 
-	int floor_log2;
+	return steps < BUCKETS - 1 ? (size_t)steps : BUCKETS - 1;
+}
 
-	if (n == dist->n) { /* still all, in the order of ids */
-		sum = sum_all(dist);
-	} else {
-		for (size_t i = 0; i < n; i++)
-			sum += weight(dist, ids[i]);
-	}
-	/* All ids below this weight together hold at most half of 1 - top_p: none can be needed. */
-	floor = 0.5 * (1 - top_p) * sum / (double)n;
-	frexp(floor, &floor_log2);
-	for (size_t i = 0; i < n; i++) {
-		if (weight_reaches(dist, ids[i], floor, floor_log2 - 1))
-			ids[kept++] = ids[i];
-	}
+/* Takes the best of @ids, best first, until they hold @missing of the weight: at least one. Returns
+ * how many stand in front then. */
+static size_t take_best(const struct distribution *dist, scratch_id *ids, size_t n, double missing)
+{
+	size_t n_heap = n, taken;
+	double walked = 0;
+
 	/* A heap at the front gives the best first; each goes to the end that it freed. */
-	heapify(dist->logits, ids, kept, false);
-	for (n_heap = kept; n_heap > 0;) {
+	heapify(dist->logits, ids, n, false);
+	while (n_heap > 0 && (n_heap == n || walked < missing)) {
 		uint32_t best = ids[0];
 
 		ids[0] = ids[--n_heap];
 		if (n_heap)
 			sift_down(dist->logits, ids, n_heap, 0, false);
 		ids[n_heap] = best;
-		taken++;
 		walked += weight(dist, best);
-		if (walked >= top_p * sum)
-			break;
 	}
-	/* They stand from the end towards n_heap: turn and move them to the front. */
+	/* They stand from the end towards n_heap: turn them and move them to the front. */
+	taken = n - n_heap;
 	for (size_t i = 0; i < taken / 2; i++) {
 		uint32_t other = ids[n_heap + i];
 
-		ids[n_heap + i] = ids[kept - 1 - i];
-		ids[kept - 1 - i] = other;
+		ids[n_heap + i] = ids[n - 1 - i];
+		ids[n - 1 - i] = other;
 	}
 	memmove(ids, ids + n_heap, taken * sizeof(*ids));
 	return taken;
+}
+
+/* Keeps the fewest best ids that hold @top_p of the weight; returns how many. Only the bucket in
+ * which the last of them stands is sorted. */
+static size_t keep_top_p(const struct distribution *dist, scratch_id *ids, size_t n, double top_p)
+{
+	double sums[BUCKETS] = {0}, sum = 0, walked = 0;
+	size_t edge = 0, kept = 0, end = 0;
+
+	for (size_t i = 0; i < n; i++)
+		sums[bucket_of(dist, ids[i])] += weight(dist, ids[i]);
+	for (size_t i = 0; i < BUCKETS; i++)
+		sum += sums[i];
+	while (edge < BUCKETS - 1 && walked + sums[edge] < top_p * sum)
+		walked += sums[edge++];
+	/* Better buckets to the front, the edge after them. */
+	for (size_t i = 0; i < n; i++) {
+		uint32_t id = ids[i];
+		size_t bucket = bucket_of(dist, id);
+
+		if (bucket > edge)
+			continue;
+		ids[end++] = bucket < edge ? ids[kept] : id;
+		if (bucket < edge)
+			ids[kept++] = id;
+	}
+	return kept + take_best(dist, ids + kept, end - kept, top_p * sum - walked);
 }
 
 static uint32_t choose_random(const float *logits, size_t n_vocab,
