@@ -342,7 +342,7 @@ def converse(system):
         rows.append((name, ask(port, messages, 48, during)))
 
     say("\nA short question: little to compute, so the decode worker does all of it.")
-    question("short", "What is the capital of France?", [])
+    question("short", "Why is the sky blue?", [])
     say(f"\nA handbook of {count} tokens comes before the next question. Nothing of it is cached: the\n"
         "prefill worker computes it, and the decode worker goes on from the same memory.")
     question("cold", "Who owns the storage service?", [long_prompt],
