@@ -719,6 +719,20 @@ static int load_bos(struct fm_tokenizer *tokenizer, const struct gguf *file)
 	return 0;
 }
 
+struct printable {
+	char text[64];
+};
+
+/* A name from the file for a message: what could steer a terminal becomes '?'. */
+static struct printable printable(struct gguf_string name)
+{
+	struct printable out = {{0}};
+
+	for (size_t i = 0; i < name.len && i < sizeof(out.text) - 1; i++)
+		out.text[i] = name.data[i] >= ' ' && name.data[i] <= '~' ? name.data[i] : '?';
+	return out;
+}
+
 static int load_pretokenizer(struct fm_tokenizer *tokenizer, const struct gguf *file)
 {
 	struct gguf_string name;
@@ -729,9 +743,9 @@ static int load_pretokenizer(struct fm_tokenizer *tokenizer, const struct gguf *
 			       gguf_path(file));
 	if (name.len != 4 || memcmp(name.data, "gpt2", 4) != 0)
 		return fm_fail(FM_ERR_UNSUPPORTED,
-			       "%s: tokenizer model \"%.*s\" is not supported; supported is gpt2 "
+			       "%s: tokenizer model \"%s\" is not supported; supported is gpt2 "
 			       "(byte-level BPE)",
-			       gguf_path(file), (int)(name.len < 64 ? name.len : 64), name.data);
+			       gguf_path(file), printable(name).text);
 	if (!gguf_get_string(file, "tokenizer.ggml.pre", &name))
 		return fm_fail(FM_ERR_UNSUPPORTED,
 			       "%s: does not name its pre-tokenizer "
@@ -740,9 +754,8 @@ static int load_pretokenizer(struct fm_tokenizer *tokenizer, const struct gguf *
 	err = fm_pretokenizer_create(name.data, name.len, &tokenizer->pre);
 	if (err == FM_ERR_NOT_FOUND)
 		return fm_fail(FM_ERR_UNSUPPORTED,
-			       "%s: pre-tokenizer \"%.*s\" is not supported; supported are %s",
-			       gguf_path(file), (int)(name.len < 64 ? name.len : 64), name.data,
-			       fm_pretokenizer_known());
+			       "%s: pre-tokenizer \"%s\" is not supported; supported are %s",
+			       gguf_path(file), printable(name).text, fm_pretokenizer_known());
 	return err;
 }
 
