@@ -409,6 +409,7 @@ int main(void)
 	tcase_add_test(rules, retry_waits_and_prefers_another);
 	tcase_add_test(rules, deadline_is_time_without_progress);
 	tcase_add_test(rules, removal_cancels_only_where_it_runs);
+	tcase_set_timeout(fleet, 120);
 	tcase_add_test(fleet, a_fleet_that_dies_and_returns_finishes_everything);
 	suite_add_tcase(suite, rules);
 	suite_add_tcase(suite, fleet);
