@@ -93,14 +93,14 @@ class System:
 
     def daemon(self, size="256M", *more):
         process = self.start(f"{BIN}/fabricmgrd", "--socket", self.socket, "--size", size, *more)
-        process.wait_for("^ready$")
+        process.wait_for(r"\bready$")
         return process
 
     def worker(self, role, *more):
         process = self.start(f"{BIN}/fabric-engine", "worker", "--role", role, "-m", MODEL,
                              "--pool-socket", self.socket, "--listen",
                              f"unix:{self.folder}/{role}.sock", *more)
-        process.wait_for("^ready$")
+        process.wait_for(r"\bready$")
         return process
 
     def router(self, *roles, more=()):
@@ -108,14 +108,14 @@ class System:
         process = self.start(f"{BIN}/fabric-engine", "router", "-m", MODEL, "--listen",
                              "127.0.0.1:0", "--pool-socket", self.socket, *workers, *more)
         process.port = int(process.wait_for(r"http://127\.0\.0\.1:(\d+)")[1])
-        process.wait_for("^ready$")
+        process.wait_for(r"\bready$")
         return process
 
     def serve(self, *more):
         process = self.start(f"{BIN}/fabric-engine", "serve", "-m", MODEL, "--listen",
                              "127.0.0.1:0", *more)
         process.port = int(process.wait_for(r"http://127\.0\.0\.1:(\d+)")[1])
-        process.wait_for("^ready$")
+        process.wait_for(r"\bready$")
         return process
 
     def control(self, *command):
