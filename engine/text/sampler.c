@@ -20,7 +20,7 @@
 #define TEMPERATURE_MAX	 100.0f
 #define BUCKETS		 1024
 #define BUCKETS_PER_UNIT 32.0
-#define CHUNK		 1024 /* logits whose weights are summed before a random choice looks inside */
+#define CHUNK		 1024 /* logits whose weights are summed before a choice looks inside */
 
 /* Ids stand in the caller's scratch floats. */
 typedef uint32_t __attribute__((may_alias)) scratch_id;
