@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from conftest import BIN, MODEL, needs_model, post, run
+from conftest import BIN, MODEL, frames, needs_model, post, run
 
 pytestmark = needs_model
 
