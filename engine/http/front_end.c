@@ -610,10 +610,20 @@ static void serve_link(struct front_end *front, size_t number, short events)
 
 /* ---- the loop ----------------------------------------------------------------------------- */
 
+/* At the start, workers that are there get the time to say so: the first prompt shall find them. */
+static bool is_ready_now(const struct front_end *front)
+{
+	for (size_t i = 0; i < front->n_links && !front->was_ready; i++)
+		if (front->links[i].state == FM_LINK_CONNECTING ||
+		    front->links[i].state == FM_LINK_HELLO)
+			return false;
+	return fm_router_core_is_ready(front->core);
+}
+
 static void publish(struct front_end *front)
 {
 	struct fm_metrics *metrics = &front->metrics;
-	bool is_ready = fm_router_core_is_ready(front->core);
+	bool is_ready = is_ready_now(front);
 
 	pthread_mutex_lock(&metrics->lock);
 	metrics->is_ready = is_ready;
