@@ -689,16 +689,18 @@ static void check_links(struct front_end *front, uint64_t now)
 /* A suspended connection is nobody's business in MHD: we notice here that a client left. */
 static void check_clients(struct front_end *front, const struct pollfd *polls, uint32_t n)
 {
-	struct fm_exchange *gone[64];
-	uint32_t n_gone = 0;
+	struct fm_exchange *gone[64]; /* more of them have their turn in the next round */
+	uint32_t n_gone = 0, n_events = 0;
 
+	for (uint32_t p = 0; p < n; p++)
+		n_events += polls[p].revents != 0;
 	for (uint32_t i = 0; i < front->n_active && n_gone < 64; i++) {
 		struct fm_exchange *exchange = front->active[i];
 		bool is_gone;
 
 		pthread_mutex_lock(&exchange->lock);
 		is_gone = !exchange->connection;
-		for (uint32_t p = 0; p < n && !is_gone; p++)
+		for (uint32_t p = 0; n_events && p < n && !is_gone; p++)
 			is_gone = polls[p].fd == exchange->fd && polls[p].revents;
 		pthread_mutex_unlock(&exchange->lock);
 		if (is_gone)

@@ -112,7 +112,7 @@ void fm_worker_link_close(struct fm_worker_link *link, uint64_t now, uint64_t pa
 		       "worker %s: %s", link->address, reason);
 	snprintf(link->reason, sizeof(link->reason), "%s", reason);
 	fm_worker_link_destroy(link);
-	link->out_sent = 0;
+	link->out_sent = link->in_taken = 0;
 	link->state = FM_LINK_DOWN;
 	link->due = link->is_fixed ? UINT64_MAX : now + pause_ns;
 	link->running = link->waiting = 0;
@@ -246,19 +246,23 @@ int fm_worker_link_io(struct fm_worker_link *link, short events, uint64_t now)
 
 int fm_worker_link_next(struct fm_worker_link *link, json_t **out)
 {
-	char *end = link->in.len ? memchr(link->in.data, '\n', link->in.len) : NULL;
+	char *start = link->in.data + link->in_taken, *end;
+	size_t left = link->in.len - link->in_taken;
 	json_error_t where;
-	size_t len;
 
-	if (!end)
-		return link->in.len > FM_WORKER_LINE_MAX
+	end = left ? memchr(start, '\n', left) : NULL;
+	if (!end) { /* what is left moves to the front once for all lines before it */
+		if (link->in_taken && left)
+			memmove(link->in.data, start, left);
+		link->in.len = left;
+		link->in_taken = 0;
+		return left > FM_WORKER_LINE_MAX
 			       ? fm_fail(FM_ERR_LIMIT, "sent a line of more than %u bytes",
 					 FM_WORKER_LINE_MAX)
 			       : 0;
-	len = (size_t)(end - link->in.data);
-	*out = json_loadb(link->in.data, len, 0, &where);
-	link->in.len -= len + 1;
-	memmove(link->in.data, end + 1, link->in.len);
+	}
+	*out = json_loadb(start, (size_t)(end - start), 0, &where);
+	link->in_taken += (size_t)(end - start) + 1;
 	if (!*out)
 		return fm_fail(FM_ERR_INVALID, "sent a line that is not JSON: %s", where.text);
 	if (!json_is_object(*out)) {

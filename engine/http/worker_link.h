@@ -38,7 +38,7 @@ struct fm_worker_link {
 	char reason[200]; /* why it is not up, as last logged */
 	struct fm_hello hello;
 	struct fm_bytes in, out;
-	size_t out_sent;
+	size_t in_taken, out_sent;
 	uint32_t running, waiting;
 };
 
