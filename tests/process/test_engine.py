@@ -182,7 +182,7 @@ def test_a_hand_over_copies_no_byte(system, tmp_path):
         slot = (block["bytes"] + 4095) // 4096 * 4096
         offset = block["chunk"] * (4 << 20) + block["slot"] * slot
         ours, theirs = frames(decode.pid, offset, length), frames(prefill.pid, offset, length)
-        if all(ours) and all(theirs) and ours:
+        if ours and theirs and all(ours) and all(theirs):
             assert ours == theirs
             shared += 1
     assert shared >= answer["fabricmgr"]["mapped_blocks"] - 1
