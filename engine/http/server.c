@@ -26,6 +26,7 @@
 struct fm_http_server {
 	struct fm_http_options options;
 	struct MHD_Daemon *daemon;
+	size_t longest_piece;	     /* bytes of the vocabulary's longest token */
 	size_t body_bytes;	     /* HTTP thread only */
 	_Atomic uint32_t unanswered; /* exchanges whose connection still waits or sends */
 };
@@ -208,6 +209,20 @@ static uint32_t context_of(struct fm_http_server *server)
 	return context ? context : server->options.model_context;
 }
 
+/* True when not even the longest tokens could make @request's text fit: megabytes are refused
+ * before this thread, which serves everybody, spends seconds on their tokens. */
+static bool is_hopeless(struct fm_http_server *server, const struct fm_openai_request *request)
+{
+	size_t limit = (size_t)context_of(server) * server->longest_piece, bytes = 0;
+
+	for (size_t i = 0; i < request->n_messages; i++)
+		bytes += strlen(request->messages[i].content);
+	for (size_t i = 0; i < request->n_prompts; i++)
+		if (request->prompts[i].len > bytes)
+			bytes = request->prompts[i].len;
+	return bytes > limit;
+}
+
 /* Tokens of prompt @i; @out: owned by the caller. */
 static int encode_prompt(struct fm_http_server *server, const struct fm_openai_request *request,
 			 size_t i, struct fm_tokens *out, struct fm_openai_error *error)
@@ -260,6 +275,10 @@ static int add_prompts(struct fm_http_server *server, struct fm_exchange *exchan
 	const char *param = request->kind == FM_OPENAI_CHAT ? "messages" : "prompt";
 	uint32_t context = context_of(server);
 
+	if (is_hopeless(server, request))
+		return fm_openai_refuse(error, 400, param, "context_length_exceeded",
+					"the prompt is too long for a context of %u tokens",
+					context);
 	for (size_t i = 0; i < n; i++) {
 		struct fm_tokens tokens;
 		uint32_t room;
@@ -671,6 +690,13 @@ int fm_http_server_start(const struct fm_http_options *options, char *origin, si
 	if (!server)
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory for the HTTP server");
 	server->options = *options;
+	for (uint32_t id = 0; id < fm_tokenizer_vocab_size(options->tokenizer); id++) {
+		size_t len = 0;
+
+		if (fm_tokenizer_piece(options->tokenizer, id, true, &len) &&
+		    len > server->longest_piece)
+			server->longest_piece = len;
+	}
 	if (address.ss_family == AF_INET6)
 		flags |= MHD_USE_IPv6;
 	errno = 0;
