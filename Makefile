@@ -75,7 +75,7 @@ help:
 install_missing = missing=""; for p in $(1); do \
 	dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
 	if [ -n "$$missing" ]; then echo "installing:$$missing"; \
-	$(SUDO) apt-get update -qq && DEBIAN_FRONTEND=noninteractive $(SUDO) -E apt-get install -y -qq \
+	$(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
 		--no-install-recommends $$missing >/dev/null || \
 		{ echo "could not install$$missing: as root or with sudo, run: apt-get install$$missing" >&2; exit 1; }; fi
 
