@@ -39,7 +39,8 @@ json_t *fm_json_text(const char *text, size_t len)
 
 static char *dump(json_t *root)
 {
-	char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+	/* Nine digits hold a float32 exactly; seventeen would show its binary noise. */
+	char *text = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
 
 	json_decref(root);
 	return text;
