@@ -91,7 +91,7 @@ model:
 demo: deps
 	@$(MAKE) --no-print-directory -s -j$$(nproc) programs
 	@path=$$(MODEL='$(MODEL)' CACHE='$(CACHE)' bash tools/fetch-model.sh | tail -n 1) && [ -n "$$path" ] && \
-		exec python3 tools/demo.py --bin $(BUILD)/bin --model "$$path"
+		exec python3 -I -S tools/demo.py --bin $(BUILD)/bin --model "$$path"
 
 check: deps-test
 	@$(MAKE) --no-print-directory -s -j$$(nproc) programs units

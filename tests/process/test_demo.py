@@ -15,7 +15,7 @@ pytestmark = needs_model
 
 
 def launch(**env):
-    return subprocess.Popen(["python3", f"{TOP}/tools/demo.py", "--bin", BIN, "--model", MODEL],
+    return subprocess.Popen(["/usr/bin/python3", "-I", "-S", f"{TOP}/tools/demo.py", "--bin", BIN, "--model", MODEL],
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                             env={**os.environ, **env})
 
