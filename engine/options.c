@@ -62,6 +62,8 @@ static int take_name(struct fm_engine_flags *flags, int option, const char *valu
 {
 	if (option == 'P' && !strcmp(value, "q8"))
 		flags->model_options.precision = FM_PRECISION_Q8;
+	else if (option == 'P' && !strcmp(value, "q16"))
+		flags->model_options.precision = FM_PRECISION_Q16;
 	else if (option == 'P' && !strcmp(value, "f32"))
 		flags->model_options.precision = FM_PRECISION_F32;
 	else if (option == 'K' && !strcmp(value, "f16"))
@@ -71,7 +73,7 @@ static int take_name(struct fm_engine_flags *flags, int option, const char *valu
 	else
 		return fm_fail(FM_ERR_INVALID, "--%s %s: give %s",
 			       option == 'P' ? "precision" : "kv", value,
-			       option == 'P' ? "q8 or f32" : "f16 or f32");
+			       option == 'P' ? "q8, q16 or f32" : "f16 or f32");
 	return 1;
 }
 

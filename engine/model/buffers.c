@@ -48,12 +48,14 @@ int fm_buffers_reserve(struct fm_model *model, size_t n_tokens)
 	const uint32_t q = info->n_heads * info->head_dim, kv = info->n_kv_heads * info->head_dim;
 	struct fm_buffers *buffers = &model->buffers;
 	size_t n = FM_TILE_TOKENS;
+	bool is_fine;
 
 	if (n_tokens <= buffers->capacity)
 		return 0;
 	while (n < n_tokens)
 		n *= 2;
 	fm_buffers_destroy(buffers);
+	is_fine = model->options.precision == FM_PRECISION_Q16;
 	buffers->tokens = calloc(n, sizeof(*buffers->tokens));
 	buffers->logits = calloc(n, sizeof(*buffers->logits));
 	buffers->logits_token = calloc(n, sizeof(*buffers->logits_token));
@@ -63,10 +65,10 @@ int fm_buffers_reserve(struct fm_model *model, size_t n_tokens)
 	    !rows_create(&buffers->heads, n, q) || !rows_create(&buffers->gate, n, info->ffn_dim) ||
 	    !rows_create(&buffers->up, n, info->ffn_dim) ||
 	    !rows_create(&buffers->product, n, info->dim) ||
-	    !tiles_create(&buffers->normed_tiles, n, info->dim, FM_FINE_NORMED) ||
-	    !tiles_create(&buffers->heads_tiles, n, q, FM_FINE_HEADS) ||
-	    !tiles_create(&buffers->gate_tiles, n, info->ffn_dim, FM_FINE_GATE) ||
-	    !tiles_create(&buffers->output_tiles, n, info->dim, FM_FINE_OUTPUT) ||
+	    !tiles_create(&buffers->normed_tiles, n, info->dim, is_fine || FM_FINE_NORMED) ||
+	    !tiles_create(&buffers->heads_tiles, n, q, is_fine || FM_FINE_HEADS) ||
+	    !tiles_create(&buffers->gate_tiles, n, info->ffn_dim, is_fine || FM_FINE_GATE) ||
+	    !tiles_create(&buffers->output_tiles, n, info->dim, is_fine || FM_FINE_OUTPUT) ||
 	    !buffers->tokens || !buffers->logits || !buffers->logits_token) {
 		fm_buffers_destroy(buffers);
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory for the activations of %zu tokens", n);

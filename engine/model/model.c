@@ -49,7 +49,8 @@ int fm_key_f32(const struct fm_model *model, const char *key, float *out)
 
 static int check_options(const struct fm_model_options *options)
 {
-	if (options->precision != FM_PRECISION_Q8 && options->precision != FM_PRECISION_F32)
+	if (options->precision != FM_PRECISION_Q8 && options->precision != FM_PRECISION_Q16 &&
+	    options->precision != FM_PRECISION_F32)
 		return fm_fail(FM_ERR_INVALID, "precision %d is not known", options->precision);
 	if (options->kv_element != FM_ELEMENT_F16 && options->kv_element != FM_ELEMENT_F32)
 		return fm_fail(FM_ERR_UNSUPPORTED,
@@ -121,7 +122,9 @@ static int load(struct fm_model *model, const struct fm_architecture *architectu
 static void name_things(struct fm_model *model)
 {
 	snprintf(model->numerics_id, sizeof(model->numerics_id), "fm-cpu-1/%s/kv-%s",
-		 model->options.precision == FM_PRECISION_Q8 ? "q8" : "f32",
+		 model->options.precision == FM_PRECISION_Q8	? "q8"
+		 : model->options.precision == FM_PRECISION_Q16 ? "q16"
+								: "f32",
 		 model->options.kv_element == FM_ELEMENT_F16 ? "f16" : "f32");
 	snprintf(model->position_encoding, sizeof(model->position_encoding),
 		 "rope/theta=%.9g/dims=%u/norm", (double)model->hyper.rope_theta,

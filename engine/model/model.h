@@ -19,7 +19,9 @@ struct gguf;
 struct fm_model;
 
 enum fm_precision {
-	FM_PRECISION_Q8,  /* activations in 8 bits with a scale for each 32, exact integer dots (default) */
+	FM_PRECISION_Q8,  /* activations in 8 bits with a scale for each 32, exact integer dots, and in
+			   * 16 bits where that costs little (default) */
+	FM_PRECISION_Q16, /* activations in 16 bits everywhere: slower prefill, near float32 */
 	FM_PRECISION_F32, /* activations in float32 throughout */
 };
 

@@ -14,7 +14,7 @@ static void quantise(const struct fm_model *model, const struct fm_tiles *tiles,
 	const size_t n_blocks = tiles->columns / FM_BLOCK_COLUMNS;
 	struct fm_tile *tile = tiles->data + token / FM_TILE_TOKENS * n_blocks;
 
-	if (model->options.precision == FM_PRECISION_Q8)
+	if (model->options.precision != FM_PRECISION_F32)
 		model->kernels->quantise(tile + first_column / FM_BLOCK_COLUMNS,
 					 token % FM_TILE_TOKENS, x, n, tiles->is_fine);
 }
@@ -44,7 +44,7 @@ static void product_units(void *argument, size_t first, size_t end)
 
 		if (start >= stop)
 			; /* no part of this one */
-		else if (job->model->options.precision == FM_PRECISION_Q8 &&
+		else if (job->model->options.precision != FM_PRECISION_F32 &&
 			 fm_format_is_quantised(matrix->format))
 			kernels->product_integer(matrix, start - base, stop - base,
 						 job->tiles->data, job->tiles->is_fine,

@@ -28,7 +28,9 @@ static struct reference_score score(enum fm_precision precision, enum fm_element
 	fprintf(stderr,
 		"precision %s, KV %s: mean KL %.3g, worst %.3g, same first candidate at %zu of %zu "
 		"positions, %zu of %zu of the continuations\n",
-		precision == FM_PRECISION_Q8 ? "q8" : "f32",
+		precision == FM_PRECISION_Q8	? "q8"
+		: precision == FM_PRECISION_Q16 ? "q16"
+						: "f32",
 		kv_element == FM_ELEMENT_F16 ? "f16" : "f32", out.mean_kl, out.worst_kl,
 		out.same_first, out.positions, out.greedy_same, out.greedy_positions);
 	return out;
@@ -52,6 +54,15 @@ START_TEST(integer_precision_is_near_the_reference)
 }
 END_TEST
 
+START_TEST(fine_integer_precision_is_close_to_the_reference)
+{
+	struct reference_score out = score(FM_PRECISION_Q16, FM_ELEMENT_F16);
+
+	ck_assert_double_le(out.mean_kl, 1e-5);
+	ck_assert_uint_eq(out.greedy_same, out.greedy_positions);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("model_reference");
@@ -62,6 +73,7 @@ int main(void)
 	tcase_set_timeout(tests, 600);
 	tcase_add_test(tests, float_precision_equals_the_reference);
 	tcase_add_test(tests, integer_precision_is_near_the_reference);
+	tcase_add_test(tests, fine_integer_precision_is_close_to_the_reference);
 	suite_add_tcase(suite, tests);
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);
