@@ -14,7 +14,7 @@
 void fm_engine_flags_init(struct fm_engine_flags *flags)
 {
 	*flags = (struct fm_engine_flags){
-		.model_options = {.precision = FM_PRECISION_Q8,
+		.model_options = {.precision = FM_PRECISION_Q16,
 				  .kv_element = FM_ELEMENT_F16,
 				  .tokens_per_block = 16},
 		.pool_bytes = 1ull << 30,
@@ -61,7 +61,7 @@ int fm_parse_bytes(const char *what, const char *text, uint64_t *out)
 static int take_name(struct fm_engine_flags *flags, int option, const char *value)
 {
 	if (option == 'P' && !strcmp(value, "q8"))
-		flags->model_options.precision = FM_PRECISION_Q8;
+		flags->model_options.precision = FM_PRECISION_Q16;
 	else if (option == 'P' && !strcmp(value, "q16"))
 		flags->model_options.precision = FM_PRECISION_Q16;
 	else if (option == 'P' && !strcmp(value, "f32"))

@@ -30,7 +30,7 @@ struct fm_engine_flags {
 
 #define FM_ENGINE_OPTIONS_HELP                                                                     \
 	"  -m, --model FILE      a GGUF file\n"                                                    \
-	"      --precision P     q8 (8-bit activations, default), q16 or f32\n"                    \
+	"      --precision P     q16 (16-bit activations, default), q8 or f32\n"                   \
 	"      --kv TYPE         f16 (default) or f32\n"                                           \
 	"  -t, --threads N       default: every CPU this process may use\n"                        \
 	"      --isa NAME        portable, avx2, avx512; default: the best here; all give the same " \

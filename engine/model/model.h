@@ -20,8 +20,8 @@ struct fm_model;
 
 enum fm_precision {
 	FM_PRECISION_Q8,  /* activations in 8 bits with a scale for each 32, exact integer dots, and in
-			   * 16 bits where that costs little (default) */
-	FM_PRECISION_Q16, /* activations in 16 bits everywhere: slower prefill, near float32 */
+			   * 16 bits where that costs little */
+	FM_PRECISION_Q16, /* activations in 16 bits everywhere: near float32 (the programs' default) */
 	FM_PRECISION_F32, /* activations in float32 throughout */
 };
 

@@ -22,6 +22,7 @@
 
 #define CONNECTIONS_MAX 8 /* front ends of one worker */
 #define STATS_PAUSE_NS	100000000ull
+#define RECEIVE_MAX	262144u /* bytes of one front end between two steps of the engine */
 
 struct buffer {
 	char *data;
@@ -178,11 +179,28 @@ static void take_line(struct worker *worker, struct connection *connection, cons
 	fm_worker_message_free(&message);
 }
 
+/* Takes the whole lines of what has come; the first @seen bytes are known to hold no end of one. */
+static void take_lines(struct worker *worker, struct connection *connection, size_t seen)
+{
+	struct buffer *in = &connection->in;
+	size_t start = 0;
+	char *end;
+
+	while (!connection->is_broken &&
+	       (end = memchr(in->data + seen, '\n', in->used - seen))) {
+		take_line(worker, connection, in->data + start,
+			  (size_t)(end - in->data) - start);
+		start = seen = (size_t)(end - in->data) + 1;
+	}
+	in->used -= start;
+	memmove(in->data, in->data + start, in->used);
+}
+
 static void receive(struct worker *worker, struct connection *connection)
 {
 	struct buffer *in = &connection->in;
+	size_t received = 0;
 	ssize_t got;
-	char *end;
 
 	do {
 		if (!grow(in, 65536)) {
@@ -192,17 +210,15 @@ static void receive(struct worker *worker, struct connection *connection)
 			return;
 		}
 		got = recv(connection->fd, in->data + in->used, in->size - in->used, 0);
-		if (got > 0)
-			in->used += (size_t)got;
-		while (got > 0 && (end = memchr(in->data, '\n', in->used))) {
-			size_t len = (size_t)(end - in->data);
+		if (got > 0) {
+			size_t seen = in->used;
 
-			take_line(worker, connection, in->data, len);
-			in->used -= len + 1;
-			memmove(in->data, end + 1, in->used);
+			in->used += (size_t)got;
+			received += (size_t)got;
+			take_lines(worker, connection, seen);
 		}
-	} while (got > 0);
-	if (!got || (errno != EAGAIN && errno != EINTR))
+	} while (got > 0 && !connection->is_broken && received < RECEIVE_MAX);
+	if (!got || (got < 0 && errno != EAGAIN && errno != EINTR))
 		connection->is_broken = true;
 }
 
