@@ -186,10 +186,8 @@ static void take_lines(struct worker *worker, struct connection *connection, siz
 	size_t start = 0;
 	char *end;
 
-	while (!connection->is_broken &&
-	       (end = memchr(in->data + seen, '\n', in->used - seen))) {
-		take_line(worker, connection, in->data + start,
-			  (size_t)(end - in->data) - start);
+	while (!connection->is_broken && (end = memchr(in->data + seen, '\n', in->used - seen))) {
+		take_line(worker, connection, in->data + start, (size_t)(end - in->data) - start);
 		start = seen = (size_t)(end - in->data) + 1;
 	}
 	in->used -= start;

@@ -2,6 +2,7 @@
 """The same tokens from every way of serving, and requests that outlive their workers."""
 import json
 import os
+import socket
 import subprocess
 import threading
 import time
@@ -122,6 +123,42 @@ def test_a_request_outlives_a_killed_process(system, victim):
     assert result["body"]["choices"][0]["text"] == expected
     status = system.control("status")
     assert status["blocks"]["staging"] == 0
+
+
+def test_a_flood_of_lines_leaves_a_worker_to_the_others(system):
+    system.daemon()
+    system.worker("both")
+    path = f"{system.folder}/both.sock"
+    ends = threading.Event()
+
+    def flood():
+        """Answers are never read; connects again when the worker has had enough of it."""
+        while not ends.is_set():
+            with socket.socket(socket.AF_UNIX) as mad:
+                mad.settimeout(30)
+                try:
+                    mad.connect(path)
+                    while not ends.is_set():
+                        mad.sendall(b"\n" * 65536)
+                except OSError:
+                    pass
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    try:
+        time.sleep(0.5)
+        with socket.socket(socket.AF_UNIX) as sane:
+            sane.settimeout(15)
+            sane.connect(path)
+            sane.sendall(b'{"op":"generate","id":1,"tokens":[504,3575],"max_tokens":3}\n')
+            for line in sane.makefile("rb"):
+                event = json.loads(line)
+                if event.get("event") in ("done", "error"):
+                    break
+        assert event["event"] == "done" and event["generated"] == 3
+    finally:
+        ends.set()
+        thread.join()
 
 
 def test_bad_models_are_refused_with_cause_and_offset(tmp_path):
