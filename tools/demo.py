@@ -25,7 +25,7 @@ import time
 RESTARTS_MAX = 3  # of one program
 READY_S = 120     # loading a model from a cold disk
 PAGE = os.sysconf("SC_PAGE_SIZE")
-CHUNK = 4 << 20   # the arena is cut into chunks of 4 MiB (Documentation/memory.md)
+CHUNK = 4 << 20   # the arena is cut into chunks of 4 MiB (Documentation/design/pool-memory.md)
 LIBC = ctypes.CDLL(None, use_errno=True)
 SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
