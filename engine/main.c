@@ -34,6 +34,8 @@ static void usage(FILE *out)
 
 int main(int argc, char **argv)
 {
+	char name[64];
+
 	fm_log_set_program("fabric-engine");
 	if (argc > 1 && !strcmp(argv[1], "--version")) {
 		printf("fabric-engine %s\n", fm_version());
@@ -43,9 +45,14 @@ int main(int argc, char **argv)
 		usage(stdout);
 		return 0;
 	}
-	for (size_t i = 0; argc > 1 && i < sizeof(commands) / sizeof(commands[0]); i++)
-		if (!strcmp(argv[1], commands[i].name))
-			return commands[i].main(argc - 1, argv + 1);
+	for (size_t i = 0; argc > 1 && i < sizeof(commands) / sizeof(commands[0]); i++) {
+		if (strcmp(argv[1], commands[i].name) != 0)
+			continue;
+		/* What getopt puts before its messages. */
+		snprintf(name, sizeof(name), "fabric-engine %s", argv[1]);
+		argv[1] = name;
+		return commands[i].main(argc - 1, argv + 1);
+	}
 	if (argc > 1)
 		fprintf(stderr, "fabric-engine: there is no command \"%s\"\n", argv[1]);
 	usage(stderr);

@@ -133,7 +133,7 @@ static int take_option(int option, struct fm_front_end_options *options, const c
 		return parse_number("max-requests", optarg, 1, FM_FRONT_END_REQUESTS_MAX,
 				    &options->max_requests);
 	default:
-		return fm_fail(FM_ERR_INVALID, "see fabric-engine router --help");
+		return fm_fail(FM_ERR_INVALID, "router: see fabric-engine router --help");
 	}
 }
 
@@ -157,7 +157,7 @@ int fm_router_main(int argc, char **argv)
 		}
 	}
 	if (optind < argc || !options.model_path || !options.n_workers) {
-		fm_log(FM_LOG_ERROR, "%s: see fabric-engine router --help",
+		fm_log(FM_LOG_ERROR, "router: %s: see fabric-engine router --help",
 		       optind < argc	     ? "there is an argument too many"
 		       : !options.model_path ? "-m MODEL is missing"
 					     : "--worker ADDRESS is missing");

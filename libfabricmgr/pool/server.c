@@ -227,7 +227,9 @@ static int check_options(struct fm_server *server, const struct fm_server_option
 		return fm_fail(FM_ERR_INVALID, "a pool of %llu bytes: it needs two chunks of %u",
 			       (unsigned long long)options->pool_bytes, FABRICMGR_CHUNK_BYTES);
 	if (options->pool_bytes / FABRICMGR_CHUNK_BYTES > FM_CHUNKS_MAX)
-		return fm_fail(FM_ERR_LIMIT, "a pool has at most %u chunks", FM_CHUNKS_MAX);
+		return fm_fail(FM_ERR_LIMIT, "a pool of %llu bytes: it has at most %u chunks of %u",
+			       (unsigned long long)options->pool_bytes, FM_CHUNKS_MAX,
+			       FABRICMGR_CHUNK_BYTES);
 	server->chunks = (uint32_t)(options->pool_bytes / FABRICMGR_CHUNK_BYTES);
 	server->pool_bytes = (uint64_t)server->chunks * FABRICMGR_CHUNK_BYTES;
 	if (!entries)
