@@ -4,9 +4,10 @@
  * thread. Invariant: between two polls every connection's buffers are within FM_WORKER_LINE_MAX,
  * else it is closed and its requests are forgotten.
  */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netdb.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -264,13 +265,16 @@ static void tell_stats(struct worker *worker)
 static int listen_unix(struct worker *worker, const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct stat status;
 	int probe, fd;
 
-	if (strlen(path) >= sizeof(address.sun_path))
+	if (!*path || strlen(path) >= sizeof(address.sun_path))
 		return fm_fail(FM_ERR_INVALID,
-			       "--listen unix:%s: the path is longer than %zu bytes", path,
+			       "--listen unix:%s: the path must have 1 to %zu bytes", path,
 			       sizeof(address.sun_path) - 1);
 	strcpy(address.sun_path, path);
+	if (!lstat(path, &status) && !S_ISSOCK(status.st_mode))
+		return fm_fail(FM_ERR_EXISTS, "--listen unix:%s: exists and is not a socket", path);
 	/* A socket file that nobody answers on is left over from a killed worker. */
 	probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (probe >= 0 && !connect(probe, (struct sockaddr *)&address, sizeof(address))) {
@@ -297,34 +301,39 @@ static int listen_unix(struct worker *worker, const char *path)
 static int listen_tcp(struct worker *worker, const char *where)
 {
 	const char *colon = strrchr(where, ':');
-	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
-	struct addrinfo *found;
-	char host[128];
+	struct sockaddr_in address = {.sin_family = AF_INET};
+	unsigned long port;
+	char host[32], *end;
 	int fd, on = 1, err;
 
-	if (!colon || (size_t)(colon - where) >= sizeof(host))
+	if (!colon)
 		return fm_fail(FM_ERR_INVALID, "--listen %s: give unix:/path or host:port", where);
+	port = strtoul(colon + 1, &end, 10);
+	if (*end || end == colon + 1 || !port || port > 65535)
+		return fm_fail(FM_ERR_INVALID, "--listen %s: the port must be from 1 to 65535",
+			       where);
 	snprintf(host, sizeof(host), "%.*s", (int)(colon - where), where);
+	if (!strcmp(host, "localhost"))
+		strcpy(host, "127.0.0.1");
 	/* Between hosts the protocol needs TLS (architecture rule 8), which this version has not.
 	 */
-	if (strncmp(host, "127.", 4) && strcmp(host, "localhost"))
+	if (inet_pton(AF_INET, host, &address.sin_addr) != 1 ||
+	    ntohl(address.sin_addr.s_addr) >> 24 != 127)
 		return fm_fail(FM_ERR_UNSUPPORTED,
-			       "--listen %s: a worker listens on loopback or a Unix socket only",
+			       "--listen %s: a worker listens on loopback (127.0.0.1:port) or a "
+			       "Unix socket only",
 			       where);
-	err = getaddrinfo(host, colon + 1, &hints, &found);
-	if (err)
-		return fm_fail(FM_ERR_INVALID, "--listen %s: %s", where, gai_strerror(err));
-	fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	address.sin_port = htons((uint16_t)port);
+	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
-	    bind(fd, found->ai_addr, found->ai_addrlen) || listen(fd, 16)) {
+	    bind(fd, (struct sockaddr *)&address, sizeof(address)) || listen(fd, 16)) {
 		err = fm_fail(FM_ERR_IO, "cannot listen on %s: %s", where, strerror(errno));
 		if (fd >= 0)
 			close(fd);
-	} else {
-		worker->listen_fd = fd;
+		return err;
 	}
-	freeaddrinfo(found);
-	return err;
+	worker->listen_fd = fd;
+	return 0;
 }
 
 /* One wait for whatever happens; does not sleep while the engine has work. Returns false to stop.

@@ -161,6 +161,20 @@ def test_a_flood_of_lines_leaves_a_worker_to_the_others(system):
         thread.join()
 
 
+def test_a_worker_does_not_listen_where_it_must_not(system, tmp_path):
+    system.daemon("16M")
+    file = tmp_path / "precious"
+    file.write_text("kept")
+    for where, why in ((f"unix:{file}", "not a socket"), ("unix:", "1 to 107 bytes"),
+                       ("127.0.0.1:65536", "port"), ("127.0.0.1:0", "port"), ("x", "host:port"),
+                       ("0.0.0.0:9", "loopback"), ("127.example:9", "loopback")):
+        out = subprocess.run([f"{BIN}/fabric-engine", "worker", "-m", MODEL,
+                              "--pool-socket", system.socket, "--listen", where],
+                             capture_output=True, text=True, check=False, timeout=60)
+        assert out.returncode == 1 and why in out.stderr, (where, out)
+    assert file.read_text() == "kept"
+
+
 def test_bad_models_are_refused_with_cause_and_offset(tmp_path):
     with open(MODEL, "rb") as file:
         head = file.read(1 << 20)
