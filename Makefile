@@ -119,6 +119,11 @@ $(BUILD)/flags: FORCE
 	@mkdir -p $(@D); printf '%s\n' '$(CC) $(subst ','\'',$(CFLAGS_ALL) $(LDFLAGS_ALL))' | cmp -s - $@ || \
 		printf '%s\n' '$(CC) $(subst ','\'',$(CFLAGS_ALL) $(LDFLAGS_ALL))' > $@
 
+# The list of sources: an archive whose member was deleted is made anew.
+$(BUILD)/sources: FORCE
+	@mkdir -p $(@D); printf '%s\n' '$(LIB_SRC) $(KERNEL_SRC) $(ENGINE_SRC)' | cmp -s - $@ || \
+		printf '%s\n' '$(LIB_SRC) $(KERNEL_SRC) $(ENGINE_SRC)' > $@
+
 $(BUILD)/libfabricmgr/%.o: libfabricmgr/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
@@ -147,12 +152,12 @@ $(BUILD)/tests/%.o: tests/%.c $(BUILD)/flags
 	@echo "  CC    $<"
 	@$(CCACHE) $(CC) $(CFLAGS_ALL) $(INC_LIB) $(INC_ENGINE) -Itests/unit -MMD -MP -c $< -o $@
 
-$(BUILD)/libfabricmgr.a: $(LIB_OBJ)
-	@rm -f $@; ar rcs $@ $^
-$(BUILD)/libkernels.a: $(KERNEL_OBJ)
-	@rm -f $@; ar rcs $@ $^
-$(BUILD)/libengine.a: $(ENGINE_OBJ)
-	@rm -f $@; ar rcs $@ $^
+$(BUILD)/libfabricmgr.a: $(LIB_OBJ) $(BUILD)/sources
+	@rm -f $@; ar rcs $@ $(filter %.o,$^)
+$(BUILD)/libkernels.a: $(KERNEL_OBJ) $(BUILD)/sources
+	@rm -f $@; ar rcs $@ $(filter %.o,$^)
+$(BUILD)/libengine.a: $(ENGINE_OBJ) $(BUILD)/sources
+	@rm -f $@; ar rcs $@ $(filter %.o,$^)
 
 $(BUILD)/libfabricmgr.so: $(LIB_OBJ) libfabricmgr/fabricmgr.map
 	@echo "  LINK  $@"

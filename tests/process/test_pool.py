@@ -69,8 +69,9 @@ def test_flags_and_facts(daemon):
         for flag, status in (("--help", 0), ("--version", 0), ("--nonsense", 2)):
             done = subprocess.run([f"{BIN}/{program}", flag], capture_output=True, check=False)
             assert done.returncode == status
-    assert subprocess.run([f"{BIN}/fabricmgrd", "--size", "12Q"], capture_output=True,
-                          check=False).returncode == 2
+    for wrong in (("--size", "12Q"), ("--ready-fd", "77"), ("--ready-fd", "x")):
+        assert subprocess.run([f"{BIN}/fabricmgrd", *wrong], capture_output=True, check=False,
+                              timeout=20).returncode == 2
     text = daemon.ctl("info")
     assert "memfd" in text and "lru" in text and re.search(r"loop\s+(io_uring|poll)", text)
     info = daemon.ctl("--json", "info")

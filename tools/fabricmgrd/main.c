@@ -5,6 +5,7 @@
  * descriptor written, once clients can attach.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -195,7 +196,8 @@ int main(int argc, char **argv)
 			options.policy = optarg;
 			break;
 		case READY:
-			if (!parse_number(optarg, 10, 1 << 20, &number))
+			if (!parse_number(optarg, 10, 1 << 20, &number) ||
+			    fcntl((int)number, F_GETFD) < 0)
 				return usage("ready-fd", optarg);
 			ready_fd = (int)number;
 			break;
