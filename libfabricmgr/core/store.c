@@ -186,6 +186,36 @@ static int stage_entry(struct fm_store *store, struct fm_owner *owner, uint64_t 
 	return 0;
 }
 
+static void offer_remove(struct fm_store *store, uint32_t entry)
+{
+	list_remove(store, &store->offers_head, entry);
+	store->offers--;
+}
+
+static void offer_drop(struct fm_store *store, uint32_t entry)
+{
+	offer_remove(store, entry);
+	entry_free(store, entry);
+	store->counters.staging--;
+	store->counters.discards++;
+}
+
+/* Frees the oldest offer of a class: who would have adopted it computes it again. */
+static bool drop_oldest_offer(struct fm_store *store, uint32_t region, uint32_t pages)
+{
+	uint32_t oldest = NONE;
+
+	for (uint32_t entry = store->offers_head; entry != NONE; entry = store->nodes[entry].next)
+		if (FM_HIGH(store->index.entries[entry].place) == region &&
+		    store->nodes[entry].pages == pages &&
+		    (oldest == NONE || store->nodes[entry].expires < store->nodes[oldest].expires))
+			oldest = entry;
+	if (oldest == NONE)
+		return false;
+	offer_drop(store, oldest);
+	return true;
+}
+
 int fm_store_stage(struct fm_store *store, struct fm_owner *owner, uint64_t length, uint32_t *entry)
 {
 	int err;
@@ -201,7 +231,8 @@ int fm_store_stage(struct fm_store *store, struct fm_owner *owner, uint64_t leng
 		if (err != FM_ERR_POOL_FULL)
 			return err;
 		/* Each round frees at least one block, so this ends. */
-		if (!fm_store_evict(store, owner->region, fm_slots_pages(length)))
+		if (!fm_store_evict(store, owner->region, fm_slots_pages(length)) &&
+		    !drop_oldest_offer(store, owner->region, fm_slots_pages(length)))
 			return FM_ERR_POOL_FULL;
 	}
 }
@@ -329,12 +360,6 @@ int fm_store_offer(struct fm_store *store, struct fm_owner *owner, uint32_t entr
 	return 0;
 }
 
-static void offer_remove(struct fm_store *store, uint32_t entry)
-{
-	list_remove(store, &store->offers_head, entry);
-	store->offers--;
-}
-
 int fm_store_adopt(struct fm_store *store, struct fm_owner *owner, const struct fm_key *id,
 		   uint32_t *out)
 {
@@ -390,10 +415,7 @@ uint64_t fm_store_expire(struct fm_store *store, uint64_t now)
 		after = store->nodes[entry].next;
 		if (store->nodes[entry].expires <= now ||
 		    !has_adopter(store, FM_HIGH(store->index.entries[entry].place))) {
-			offer_remove(store, entry);
-			entry_free(store, entry);
-			store->counters.staging--;
-			store->counters.discards++;
+			offer_drop(store, entry);
 		} else if (store->nodes[entry].expires < next) {
 			next = store->nodes[entry].expires;
 		}

@@ -510,6 +510,32 @@ START_TEST(quarantine_and_offers_end)
 }
 END_TEST
 
+START_TEST(a_full_pool_takes_the_oldest_offer)
+{
+	struct rig *rig = rig_create(ENTRIES);
+	struct fm_key old = key_of(1), young = key_of(2);
+	uint32_t entries[CHUNKS], got;
+
+	for (int i = 0; i < CHUNKS; i++)
+		ck_assert_int_eq(fm_store_stage(&rig->store, &rig->owner, FABRICMGR_CHUNK_BYTES,
+						&entries[i]),
+				 0);
+	ck_assert_int_eq(fm_store_offer(&rig->store, &rig->owner, entries[0],
+					generation_of(rig, entries[0]), &old, 500),
+			 0);
+	ck_assert_int_eq(fm_store_offer(&rig->store, &rig->owner, entries[1],
+					generation_of(rig, entries[1]), &young, 600),
+			 0);
+	ck_assert_int_eq(fm_store_stage(&rig->store, &rig->owner, FABRICMGR_CHUNK_BYTES, &got), 0);
+	ck_assert_int_eq(fm_store_adopt(&rig->store, &rig->owner, &old, &got), FM_ERR_NOT_FOUND);
+	ck_assert_int_eq(fm_store_adopt(&rig->store, &rig->owner, &young, &got), 0);
+	ck_assert_int_eq(fm_store_stage(&rig->store, &rig->owner, FABRICMGR_CHUNK_BYTES, &got),
+			 FM_ERR_POOL_FULL);
+	ck_assert_uint_eq(rig->store.counters.staging, CHUNKS);
+	rig_destroy(rig);
+}
+END_TEST
+
 START_TEST(a_lease_of_a_changed_word_is_taken_back)
 {
 	struct rig *rig = rig_create(ENTRIES);
@@ -592,6 +618,7 @@ int main(void)
 	tcase_add_test(cases, hostile_lease_tables_pin_nothing_that_is_not_there);
 	tcase_add_test(cases, index_entries_run_out_before_memory_does);
 	tcase_add_test(cases, quarantine_and_offers_end);
+	tcase_add_test(cases, a_full_pool_takes_the_oldest_offer);
 	tcase_add_test(cases, a_lease_of_a_changed_word_is_taken_back);
 	tcase_add_test(cases, ring_wraps_bounds_and_wakes_once);
 	suite_add_tcase(suite, cases);
