@@ -226,7 +226,7 @@ FM_API void fm_block_discard(struct fm_pool *pool, struct fm_block *blocks, size
 /*
  * Hand-over of a staged block (a tail that has no key) to another client of the same tenant:
  * fm_block_offer() gives it up and returns a private id; whoever presents the id adopts it, once,
- * as a staged block of its own. Not adopted within 30 s, or nobody left: it is freed.
+ * as a staged block of its own. Not adopted within 30 s, nobody left, or the pool full: it is freed.
  */
 FM_API int fm_block_offer(struct fm_pool *pool, struct fm_block *block, struct fm_key *id);
 FM_API int fm_block_adopt(struct fm_pool *pool, const struct fm_key *id, struct fm_block *out);
