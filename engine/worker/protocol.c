@@ -32,9 +32,38 @@ static int parse_tokens(const json_t *root, struct fm_worker_message *message)
 	return 0;
 }
 
+/* An absent member leaves *@out as it is. */
+static int parse_number(const json_t *object, const char *name, float *out)
+{
+	const json_t *value = json_object_get(object, name);
+
+	if (!value)
+		return 0;
+	if (!json_is_number(value))
+		return fm_fail(FM_ERR_INVALID, "sampling.%s: give a number", name);
+	*out = (float)json_number_value(value);
+	return 0;
+}
+
+static int parse_integer(const json_t *object, const char *name, json_int_t max, json_int_t *out)
+{
+	const json_t *value = json_object_get(object, name);
+
+	*out = 0;
+	if (!value)
+		return 0;
+	if (!json_is_integer(value) ||
+	    (max && (json_integer_value(value) < 0 || json_integer_value(value) > max)))
+		return fm_fail(FM_ERR_INVALID, "sampling.%s: give a whole number in its range",
+			       name);
+	*out = json_integer_value(value);
+	return 0;
+}
+
 static int parse_sampling(const json_t *sampling, struct fm_sampling *out)
 {
-	const json_t *value;
+	json_int_t top_k = 0, seed = 0, choice = 0;
+	int err;
 
 	out->temperature = 0;
 	out->top_p = 1;
@@ -42,18 +71,16 @@ static int parse_sampling(const json_t *sampling, struct fm_sampling *out)
 		return 0;
 	if (!json_is_object(sampling))
 		return fm_fail(FM_ERR_INVALID, "sampling: give an object");
-	if ((value = json_object_get(sampling, "temperature")))
-		out->temperature = (float)json_number_value(value);
-	if ((value = json_object_get(sampling, "top_p")))
-		out->top_p = (float)json_number_value(value);
-	if ((value = json_object_get(sampling, "min_p")))
-		out->min_p = (float)json_number_value(value);
-	if ((value = json_object_get(sampling, "top_k")))
-		out->top_k = (uint32_t)json_integer_value(value);
-	if ((value = json_object_get(sampling, "seed")))
-		out->seed = (uint64_t)json_integer_value(value);
-	if ((value = json_object_get(sampling, "choice")))
-		out->choice = (uint32_t)json_integer_value(value);
+	if ((err = parse_number(sampling, "temperature", &out->temperature)) ||
+	    (err = parse_number(sampling, "top_p", &out->top_p)) ||
+	    (err = parse_number(sampling, "min_p", &out->min_p)) ||
+	    (err = parse_integer(sampling, "top_k", UINT32_MAX, &top_k)) ||
+	    (err = parse_integer(sampling, "seed", 0, &seed)) ||
+	    (err = parse_integer(sampling, "choice", UINT32_MAX, &choice)))
+		return err;
+	out->top_k = (uint32_t)top_k;
+	out->seed = (uint64_t)seed; /* all 64 bits: a negative number is a seed too */
+	out->choice = (uint32_t)choice;
 	return 0;
 }
 
