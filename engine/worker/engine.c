@@ -395,7 +395,6 @@ static void finish_prefill(struct fm_engine *engine, uint32_t number,
 	int offered = fm_kv_sequence_offer_tail(request->sequence, &event.tail);
 
 	event.has_tail = offered == 1; /* a tail that cannot be offered is computed again */
-	event.is_end = fm_tokenizer_is_end(engine->options.tokenizer, sample->token);
 	request->counts.prefill_ms = (double)(now_ns() - request->started_ns) / 1e6;
 	event.counts = request->counts;
 	tell(engine, request, &event);

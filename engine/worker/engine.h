@@ -47,7 +47,6 @@ struct fm_engine_event {
 	enum fm_engine_event_kind kind;
 	uint64_t id;
 	const struct fm_sample *sample; /* PREFILLED, TOKEN */
-	bool is_end;			/* PREFILLED: the token is an end token */
 	const char *finish;		/* DONE: "stop", "length" or "cancelled" */
 	bool has_tail;			/* PREFILLED */
 	struct fm_key tail;

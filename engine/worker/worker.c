@@ -173,9 +173,7 @@ static void take_line(struct worker *worker, struct connection *connection, cons
 		message.request.owner = connection;
 		err = fm_engine_submit(worker->engine, &message.request);
 		if (err)
-			send_error(connection, message.request.id,
-				   err == FM_ERR_LIMIT && message.request.n_tokens ? FM_ERR_LIMIT
-										   : err);
+			send_error(connection, message.request.id, err);
 	}
 	fm_worker_message_free(&message);
 }
