@@ -175,6 +175,29 @@ def test_a_worker_does_not_listen_where_it_must_not(system, tmp_path):
     assert file.read_text() == "kept"
 
 
+def test_a_prefill_worker_killed_while_it_computes_the_prompt(system):
+    """It has sealed some blocks and staged others when it dies; the answer is the undisturbed one."""
+    expected = run("-p", PROMPT * 3, "-n", "16")["text"]
+    system.daemon()
+    prefill = system.worker("prefill")
+    system.worker("decode")
+    router = system.router("prefill", "decode", more=("--bypass-tokens", "16"))
+    result = {}
+    thread = threading.Thread(
+        target=lambda: result.update(completion(router.port, PROMPT * 3, 16)))
+    thread.start()
+    end = time.monotonic() + 30
+    while not system.control("status")["blocks"]["sealed"]:
+        assert time.monotonic() < end, "no block was sealed"
+    assert "choices" not in result and thread.is_alive()
+    prefill.kill()
+    prefill.process.wait()
+    system.worker("prefill")
+    thread.join(100)
+    assert result["choices"][0]["text"] == expected
+    assert system.control("verify")["bad"] == 0
+
+
 def test_bad_models_are_refused_with_cause_and_offset(tmp_path):
     with open(MODEL, "rb") as file:
         head = file.read(1 << 20)
