@@ -17,6 +17,8 @@ import time
 
 import pytest
 
+import tiny_gguf
+
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("FABRICMGR_BIN", f"{TOP}/build/release/bin")
 MODEL = os.environ.get("FABRICMGR_TEST_MODEL")
@@ -155,6 +157,12 @@ def system():
             for process in reversed(system.started):
                 process.kill()
                 process.process.wait()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    """The path of a model of random weights that loads in milliseconds (tiny_gguf.py)."""
+    return tiny_gguf.write(str(tmp_path_factory.mktemp("model") / "tiny.gguf"))
 
 
 needs_model = pytest.mark.skipif(not MODEL, reason="FABRICMGR_TEST_MODEL names no model file")
