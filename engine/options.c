@@ -37,6 +37,19 @@ int fm_parse_u64(const char *what, const char *text, uint64_t min, uint64_t max,
 	return 0;
 }
 
+int fm_parse_float(const char *what, const char *text, double min, double max, float *out)
+{
+	char *end;
+	double value = strtod(text, &end);
+
+	/* Written so that not-a-number fails. */
+	if (end == text || *end || !(value >= min && value <= max))
+		return fm_fail(FM_ERR_INVALID, "%s %s: give a number from %g to %g", what, text,
+			       min, max);
+	*out = (float)value;
+	return 0;
+}
+
 int fm_parse_bytes(const char *what, const char *text, uint64_t *out)
 {
 	char *end;

@@ -26,14 +26,18 @@ struct fm_engine_flags {
 		{"isa", required_argument, NULL, 'I'}, {"chunk", required_argument, NULL, 'C'},    \
 		{"max-batch", required_argument, NULL, 'B'},                                       \
 		{"pool-socket", required_argument, NULL, 'S'},                                     \
-		{"pool-size", required_argument, NULL, 'Z'}, {"help", no_argument, NULL, 'h'}
+		{"pool-size", required_argument, NULL, 'Z'},                                       \
+	{                                                                                          \
+		"help", no_argument, NULL, 'h'                                                     \
+	}
 
 #define FM_ENGINE_OPTIONS_HELP                                                                     \
 	"  -m, --model FILE      a GGUF file\n"                                                    \
 	"      --precision P     q16 (16-bit activations, default), q8 or f32\n"                   \
 	"      --kv TYPE         f16 (default) or f32\n"                                           \
 	"  -t, --threads N       default: every CPU this process may use\n"                        \
-	"      --isa NAME        portable, avx2, avx512; default: the best here; all give the same " \
+	"      --isa NAME        portable, avx2, avx512; default: the best here; all give the "    \
+	"same "                                                                                    \
 	"bits\n"                                                                                   \
 	"      --chunk N         prompt tokens computed in one step (default 256)\n"               \
 	"      --max-batch N     requests that run at once (default 16)\n"                         \
@@ -45,6 +49,8 @@ void fm_engine_flags_init(struct fm_engine_flags *flags);
 int fm_engine_flags_take(struct fm_engine_flags *flags, int option, const char *value);
 /* A number in [min, max], or a usage error that names @what. */
 int fm_parse_u64(const char *what, const char *text, uint64_t min, uint64_t max, uint64_t *out);
+/* The same for a number with a fraction. */
+int fm_parse_float(const char *what, const char *text, double min, double max, float *out);
 /* 512M, 4G, 65536 … */
 int fm_parse_bytes(const char *what, const char *text, uint64_t *out);
 

@@ -4,6 +4,7 @@
  * daemon's). The same step loop as a worker's, so its tokens are the fleet's tokens.
  */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,8 @@ struct run {
 	size_t n_stops;
 	uint32_t max_tokens, n_top;
 	struct fm_sampling sampling;
+	struct fm_logit_bias bias[FM_LOGIT_BIASES_MAX];
+	struct fm_tokens stop_tokens;
 	struct fm_model *model;
 	struct fm_tokenizer *tokenizer;
 	struct fm_embedded_pool *pool;
@@ -48,10 +51,17 @@ static void usage(FILE *out)
 	      "      --tokens 1,2,3    token ids instead of text\n"
 	      "      --teacher 4,5,6   score these tokens, one step each, instead of sampling\n"
 	      "  -n, --max-tokens N    default 128\n"
-	      "      --temperature T   default 0 (greedy); --top-k N, --top-p P, --min-p P, --seed "
-	      "N\n"
+	      "      --temperature T   0 to 2, default 0 (greedy); --top-k N, --top-p P, --min-p "
+	      "P, "
+	      "--seed N\n"
+	      "      --repetition-penalty R  0.01 to 100, over prompt and answer (1: off)\n"
+	      "      --frequency-penalty F, --presence-penalty F  -2 to 2, over the answer (0: "
+	      "off)\n"
+	      "      --logit-bias ID:B,…  added to the logits of these tokens, -100 to 100\n"
 	      "      --stop TEXT       end before this text (may be repeated)\n"
-	      "      --ignore-end      end tokens do not end the answer\n"
+	      "      --stop-token-ids 1,2,3  end before these tokens\n"
+	      "      --min-tokens N    before them, no token may end the answer\n"
+	      "      --ignore-end      the model's own end tokens do not end the answer\n"
 	      "      --json            one JSON object; --logprobs K adds the K best of each "
 	      "step\n" FM_ENGINE_OPTIONS_HELP,
 	      out);
@@ -79,6 +89,52 @@ static int parse_ids(const char *what, const char *text, struct fm_tokens *out)
 		at = *end ? end + 1 : end;
 	}
 	return out->n ? 0 : fm_fail(FM_ERR_INVALID, "%s: give at least one token id", what);
+}
+
+/* ID:BIAS,ID:BIAS… */
+static int parse_bias(struct run *run, const char *text)
+{
+	for (const char *at = text;;) {
+		struct fm_logit_bias *bias = &run->bias[run->sampling.n_bias];
+		unsigned long id;
+		char *end;
+
+		errno = 0;
+		id = strtoul(at, &end, 10);
+		if (end == at || *at < '0' || *at > '9' || errno || id > UINT32_MAX || *end != ':')
+			break;
+		if (run->sampling.n_bias == FM_LOGIT_BIASES_MAX)
+			return fm_fail(FM_ERR_LIMIT, "--logit-bias: at most %d tokens",
+				       FM_LOGIT_BIASES_MAX);
+		at = end + 1;
+		bias->id = (uint32_t)id;
+		bias->bias = strtof(at, &end);
+		if (end == at || (*end && *end != ',') || !(fabsf(bias->bias) <= FM_LOGIT_BIAS_MAX))
+			break;
+		run->sampling.n_bias++;
+		if (!*end)
+			return 0;
+		at = end + 1;
+	}
+	return fm_fail(
+		FM_ERR_INVALID,
+		"--logit-bias %s: give ID:BIAS pairs such as 11:-100,42:2.5, each bias from %g "
+		"to %g",
+		text, -(double)FM_LOGIT_BIAS_MAX, (double)FM_LOGIT_BIAS_MAX);
+}
+
+static int parse_stop_tokens(struct run *run, const char *text)
+{
+	int err;
+
+	fm_tokens_free(&run->stop_tokens);
+	err = parse_ids("--stop-token-ids", text, &run->stop_tokens);
+	if (!err && run->stop_tokens.n > FM_STOP_TOKENS_MAX)
+		err = fm_fail(FM_ERR_LIMIT, "--stop-token-ids: %zu ids, at most %d may be",
+			      run->stop_tokens.n, FM_STOP_TOKENS_MAX);
+	run->sampling.ends = run->stop_tokens.ids;
+	run->sampling.n_ends = (uint32_t)run->stop_tokens.n;
+	return err;
 }
 
 static void show(struct run *run, const char *text, size_t len)
@@ -217,7 +273,7 @@ static int generate(struct run *run)
 	if (err)
 		return err;
 	request.tokens = run->input.ids;
-	request.n_tokens = (uint32_t)run->input.n;
+	request.n_prompt = request.n_tokens = (uint32_t)run->input.n;
 	request.max_tokens = run->teacher.n ? (uint32_t)run->teacher.n : run->max_tokens;
 	request.ends = !run->ignore_end;
 	request.sampling = run->sampling;
@@ -241,15 +297,6 @@ static int generate(struct run *run)
 	return fflush(stdout) ? fm_fail(FM_ERR_IO, "standard output: %s", strerror(errno)) : 0;
 }
 
-static int take_float(const char *what, const char *text, float *out)
-{
-	char *end;
-
-	*out = strtof(text, &end);
-	return end == text || *end ? fm_fail(FM_ERR_INVALID, "%s %s: give a number", what, text)
-				   : 0;
-}
-
 enum {
 	OPT_CHAT = 1000,
 	OPT_TOKENS,
@@ -258,12 +305,61 @@ enum {
 	OPT_TOP_K,
 	OPT_TOP_P,
 	OPT_MIN_P,
+	OPT_REPETITION,
+	OPT_FREQUENCY,
+	OPT_PRESENCE,
+	OPT_BIAS,
+	OPT_MIN_TOKENS,
+	OPT_STOP_TOKENS,
 	OPT_SEED,
 	OPT_STOP,
 	OPT_IGNORE_END,
 	OPT_JSON,
 	OPT_LOGPROBS
 };
+
+static int take_sampling(struct run *run, int option, const char *value)
+{
+	struct fm_sampling *sampling = &run->sampling;
+	uint64_t number = 0;
+	int err = 0;
+
+	switch (option) {
+	case OPT_TEMPERATURE:
+		return fm_parse_float("--temperature", value, 0, (double)FM_TEMPERATURE_MAX,
+				      &sampling->temperature);
+	case OPT_TOP_P:
+		return fm_parse_float("--top-p", value, 0, 1, &sampling->top_p);
+	case OPT_MIN_P:
+		return fm_parse_float("--min-p", value, 0, 1, &sampling->min_p);
+	case OPT_REPETITION:
+		return fm_parse_float(
+			"--repetition-penalty", value, (double)FM_REPETITION_PENALTY_MIN,
+			(double)FM_REPETITION_PENALTY_MAX, &sampling->repetition_penalty);
+	case OPT_FREQUENCY:
+		return fm_parse_float("--frequency-penalty", value, -(double)FM_PENALTY_MAX,
+				      (double)FM_PENALTY_MAX, &sampling->frequency_penalty);
+	case OPT_PRESENCE:
+		return fm_parse_float("--presence-penalty", value, -(double)FM_PENALTY_MAX,
+				      (double)FM_PENALTY_MAX, &sampling->presence_penalty);
+	case OPT_BIAS:
+		return parse_bias(run, value);
+	case OPT_STOP_TOKENS:
+		return parse_stop_tokens(run, value);
+	case OPT_MIN_TOKENS:
+		err = fm_parse_u64("--min-tokens", value, 0, 1u << 20, &number);
+		sampling->min_tokens = (uint32_t)number;
+		return err;
+	case OPT_TOP_K:
+		err = fm_parse_u64("--top-k", value, 0, UINT32_MAX, &number);
+		sampling->top_k = (uint32_t)number;
+		return err;
+	case OPT_SEED:
+		return fm_parse_u64("--seed", value, 0, UINT64_MAX, &sampling->seed);
+	default:
+		return fm_fail(FM_ERR_INVALID, "unknown option");
+	}
+}
 
 static int take_option(struct run *run, int option, const char *value)
 {
@@ -289,18 +385,6 @@ static int take_option(struct run *run, int option, const char *value)
 	case OPT_JSON:
 		run->json = true;
 		break;
-	case OPT_TEMPERATURE:
-		return take_float("--temperature", value, &run->sampling.temperature);
-	case OPT_TOP_P:
-		return take_float("--top-p", value, &run->sampling.top_p);
-	case OPT_MIN_P:
-		return take_float("--min-p", value, &run->sampling.min_p);
-	case OPT_TOP_K:
-		err = fm_parse_u64("--top-k", value, 0, UINT32_MAX, &number);
-		run->sampling.top_k = (uint32_t)number;
-		break;
-	case OPT_SEED:
-		return fm_parse_u64("--seed", value, 0, UINT64_MAX, &run->sampling.seed);
 	case OPT_LOGPROBS:
 		err = fm_parse_u64("--logprobs", value, 0, FM_TOP_LOGPROBS_MAX, &number);
 		run->n_top = (uint32_t)number;
@@ -316,7 +400,7 @@ static int take_option(struct run *run, int option, const char *value)
 		run->stops[run->n_stops++] = value;
 		break;
 	default:
-		return fm_fail(FM_ERR_INVALID, "unknown option");
+		return take_sampling(run, option, value);
 	}
 	return err;
 }
@@ -332,6 +416,12 @@ static const struct option long_options[] = {
 	{"top-k", required_argument, NULL, OPT_TOP_K},
 	{"top-p", required_argument, NULL, OPT_TOP_P},
 	{"min-p", required_argument, NULL, OPT_MIN_P},
+	{"repetition-penalty", required_argument, NULL, OPT_REPETITION},
+	{"frequency-penalty", required_argument, NULL, OPT_FREQUENCY},
+	{"presence-penalty", required_argument, NULL, OPT_PRESENCE},
+	{"logit-bias", required_argument, NULL, OPT_BIAS},
+	{"min-tokens", required_argument, NULL, OPT_MIN_TOKENS},
+	{"stop-token-ids", required_argument, NULL, OPT_STOP_TOKENS},
 	{"seed", required_argument, NULL, OPT_SEED},
 	{"stop", required_argument, NULL, OPT_STOP},
 	{"ignore-end", no_argument, NULL, OPT_IGNORE_END},
@@ -359,12 +449,16 @@ static int parse_arguments(struct run *run, int argc, char **argv)
 		err = fm_fail(FM_ERR_INVALID, "-m FILE is missing");
 	if (!err && !run->prompt == !run->tokens_text)
 		err = fm_fail(FM_ERR_INVALID, "give a prompt: -p TEXT or --tokens IDS");
-	return err ? err : fm_sampling_check(&run->sampling);
+	if (!err && run->sampling.min_tokens > run->max_tokens)
+		err = fm_fail(FM_ERR_INVALID, "--min-tokens %u: give at most --max-tokens (%u)",
+			      run->sampling.min_tokens, run->max_tokens);
+	run->sampling.bias = run->bias;
+	return err;
 }
 
 int fm_run_main(int argc, char **argv)
 {
-	struct run run = {.max_tokens = 128, .sampling = {.top_p = 1}};
+	struct run run = {.max_tokens = 128, .sampling = FM_SAMPLING_NEUTRAL};
 	int err;
 
 	fm_engine_flags_init(&run.flags);
@@ -388,6 +482,7 @@ int fm_run_main(int argc, char **argv)
 	fm_model_close(run.model);
 	fm_tokens_free(&run.input);
 	fm_tokens_free(&run.teacher);
+	fm_tokens_free(&run.stop_tokens);
 	json_decref(run.out_tokens);
 	json_decref(run.steps);
 	free(run.text);

@@ -321,29 +321,66 @@ static void send_to(struct front_end *front, uint32_t worker, json_t *message)
 		worker_down(front, worker, FM_WORKER_RETRY_NS);
 }
 
-static json_t *request_message(const struct fm_choice *choice,
-			       const struct fm_router_action *action)
+static json_t *ids_json(const uint32_t *ids, uint32_t n)
 {
-	const struct fm_sampling *sampling = &choice->sampling;
-	uint32_t n = choice->n_prompt + choice->n_generated;
-	json_t *tokens = json_array(), *message;
+	json_t *array = json_array();
 
 	for (uint32_t i = 0; i < n; i++)
-		json_array_append_new(tokens, json_integer(choice->tokens[i]));
-	message =
-		json_pack("{s:s, s:I, s:o, s:i, s:{s:f, s:f, s:f, s:I, s:I, s:I}}", "op",
-			  action->kind == FM_ROUTER_PREFILL ? "prefill" : "generate", "id",
-			  (json_int_t)action->wire_id, "tokens", tokens, "top_logprobs",
-			  (int)choice->exchange->request.n_top, "sampling", "temperature",
+		json_array_append_new(array, json_integer(ids[i]));
+	return array;
+}
+
+/* What is off is left out: lines stay short, and an option costs those who use it. */
+static json_t *sampling_json(const struct fm_sampling *sampling)
+{
+	json_t *out =
+		json_pack("{s:f, s:f, s:f, s:I, s:I, s:I}", "temperature",
 			  (double)sampling->temperature, "top_p", (double)sampling->top_p, "min_p",
 			  (double)sampling->min_p, "top_k", (json_int_t)sampling->top_k, "seed",
 			  (json_int_t)sampling->seed, "choice", (json_int_t)sampling->choice);
+
+	if (sampling->repetition_penalty != 1)
+		json_object_set_new(out, "repetition_penalty",
+				    json_real((double)sampling->repetition_penalty));
+	if (sampling->frequency_penalty != 0)
+		json_object_set_new(out, "frequency_penalty",
+				    json_real((double)sampling->frequency_penalty));
+	if (sampling->presence_penalty != 0)
+		json_object_set_new(out, "presence_penalty",
+				    json_real((double)sampling->presence_penalty));
+	if (sampling->min_tokens)
+		json_object_set_new(out, "min_tokens", json_integer(sampling->min_tokens));
+	if (sampling->n_ends)
+		json_object_set_new(out, "stop_token_ids",
+				    ids_json(sampling->ends, sampling->n_ends));
+	if (sampling->n_bias) {
+		json_t *bias = json_array();
+
+		for (uint32_t i = 0; i < sampling->n_bias; i++)
+			json_array_append_new(bias,
+					      json_pack("[I, f]", (json_int_t)sampling->bias[i].id,
+							(double)sampling->bias[i].bias));
+		json_object_set_new(out, "logit_bias", bias);
+	}
+	return out;
+}
+
+static json_t *request_message(const struct fm_choice *choice,
+			       const struct fm_router_action *action)
+{
+	json_t *message = json_pack(
+		"{s:s, s:I, s:o, s:I, s:b, s:i, s:o}", "op",
+		action->kind == FM_ROUTER_PREFILL ? "prefill" : "generate", "id",
+		(json_int_t)action->wire_id, "tokens",
+		ids_json(choice->tokens, choice->n_prompt + choice->n_generated), "n_prompt",
+		(json_int_t)choice->n_prompt, "ends", !choice->exchange->request.ignore_end,
+		"top_logprobs", (int)choice->exchange->request.n_top, "sampling",
+		sampling_json(&choice->sampling));
+
 	if (!message || action->kind == FM_ROUTER_PREFILL)
 		return message;
-	json_object_set_new(message, "n_prompt", json_integer(choice->n_prompt));
 	json_object_set_new(message, "max_tokens",
 			    json_integer(choice->max_tokens - choice->n_generated));
-	json_object_set_new(message, "ends", json_true());
 	if (action->with_tail && choice->tail[0])
 		json_object_set_new(message, "tail", json_string(choice->tail));
 	return message;
@@ -424,35 +461,31 @@ static void observe_first(struct front_end *front, const struct fm_choice *choic
 					(double)(now - choice->exchange->arrival_ns) / 1e9);
 }
 
-static int on_prefilled(struct front_end *front, struct fm_choice *choice, json_t *message)
+/* As the worker that generates decides it: such a token is not part of the answer. */
+static bool is_end(const struct front_end *front, const struct fm_choice *choice, uint32_t token)
 {
-	const char *tail = json_string_value(json_object_get(message, "tail"));
-	struct fm_exchange *exchange = choice->exchange;
-	struct fm_token_event event;
-	uint64_t now = now_ns();
-	int err = parse_token(front, message, &event);
-
-	if (err)
-		return err;
-	choice->report.computed_prefill = integer(message, "computed", -1);
-	choice->report.cached = integer(message, "cached", -1);
-	observe_first(front, choice, now);
-	if (fm_tokenizer_is_end(front->answer.tokenizer, event.token)) {
-		choice->first_ns = choice->last_ns = now;
-		finish_choice(front, choice, "stop", false);
-		return 0;
-	}
-	snprintf(choice->tail, sizeof(choice->tail), "%s", tail ? tail : "");
-	fm_router_core_prefilled(front->core, (uint32_t)choice->request, tail != NULL, now);
-	err = fm_choice_token(choice, &front->answer, &event, now);
-	if (err < 0)
-		give_up(front, exchange, err);
-	else if (err > 0) /* the tail, if any, expires by itself */
-		finish_choice(front, choice, choice->finish, false);
-	return 0;
+	for (uint32_t i = 0; i < choice->sampling.n_ends; i++)
+		if (choice->sampling.ends[i] == token)
+			return true;
+	return !choice->exchange->request.ignore_end &&
+	       fm_tokenizer_is_end(front->answer.tokenizer, token);
 }
 
-static int on_token(struct front_end *front, struct fm_choice *choice, json_t *message)
+/* What a prefill says besides its token. */
+static void take_prefill(struct front_end *front, struct fm_choice *choice, json_t *message,
+			 uint64_t now)
+{
+	const char *tail = json_string_value(json_object_get(message, "tail"));
+
+	choice->report.computed_prefill = integer(message, "computed", -1);
+	choice->report.cached = integer(message, "cached", -1);
+	snprintf(choice->tail, sizeof(choice->tail), "%s", tail ? tail : "");
+	fm_router_core_prefilled(front->core, (uint32_t)choice->request, tail != NULL, now);
+}
+
+/* The one token of a prefill, or one of those that a worker generates. */
+static int on_token(struct front_end *front, struct fm_choice *choice, json_t *message,
+		    bool is_prefill)
 {
 	struct fm_exchange *exchange = choice->exchange;
 	struct fm_token_event event;
@@ -464,13 +497,24 @@ static int on_token(struct front_end *front, struct fm_choice *choice, json_t *m
 	if (choice->n_generated == choice->max_tokens)
 		return fm_fail(FM_ERR_INVALID, "sent more tokens than it was asked for");
 	observe_first(front, choice, now);
-	fm_router_core_token(front->core, (uint32_t)choice->request, now);
+	if (is_prefill)
+		take_prefill(front, choice, message, now);
+	else
+		fm_router_core_token(front->core, (uint32_t)choice->request, now);
+	if (is_prefill && is_end(front, choice, event.token)) {
+		if (!choice->n_generated)
+			choice->first_ns = choice->last_ns = now;
+		finish_choice(front, choice, "stop", false);
+		return 0;
+	}
 	err = fm_choice_token(choice, &front->answer, &event, now);
 	if (err < 0)
 		give_up(front, exchange, err);
-	else if (err > 0 && !strcmp(choice->finish, "stop"))
-		finish_choice(front, choice, "stop", true);
-	return 0; /* at "length" the worker's own report follows */
+	else if (err > 0 && (is_prefill || !strcmp(choice->finish, "stop")))
+		/* A prefill is over with its token (its tail expires by itself); who generates goes
+		 * on after a stop string, and after the last token its own report follows. */
+		finish_choice(front, choice, choice->finish, !is_prefill);
+	return 0;
 }
 
 static void on_done(struct front_end *front, struct fm_choice *choice, json_t *message)
@@ -571,9 +615,9 @@ static int on_message(struct front_end *front, size_t worker, json_t *message)
 	if (request < 0)
 		return 0; /* to an assignment that is over */
 	if (!strcmp(event, "prefilled"))
-		return on_prefilled(front, front->choices[request], message);
+		return on_token(front, front->choices[request], message, true);
 	if (!strcmp(event, "token"))
-		return on_token(front, front->choices[request], message);
+		return on_token(front, front->choices[request], message, false);
 	if (!strcmp(event, "done"))
 		on_done(front, front->choices[request], message);
 	else if (!strcmp(event, "error"))

@@ -48,11 +48,13 @@ struct fm_openai_request {
 	size_t n_prompts;
 	struct fm_chat_message *messages;
 	size_t n_messages;
-	bool stream, include_usage, has_seed, logprobs;
+	bool stream, include_usage, has_seed, logprobs, ignore_end;
 	uint32_t n_top;	     /* top alternatives a token */
 	uint32_t max_tokens; /* 0: as many as the context takes */
 	uint32_t n;
-	struct fm_sampling sampling;
+	struct fm_sampling sampling; /* its lists are the two below; their ids are any */
+	struct fm_logit_bias *bias;
+	uint32_t *stop_tokens;
 	char *stops[FM_STOP_STRINGS_MAX];
 	size_t n_stops;
 };

@@ -122,17 +122,12 @@ static int refuse_unsupported(json_t *root, struct fm_openai_error *error)
 	static const struct {
 		const char *name;
 		double neutral;
-	} numbers[] = {{"frequency_penalty", 0},
-		       {"presence_penalty", 0},
-		       {"repetition_penalty", 1},
-		       {"best_of", 1},
-		       {"min_tokens", 0}};
-	static const char *const lists[] = {"tools",	  "functions", "logit_bias",
-					    "modalities", "bad_words", "stop_token_ids"};
+	} numbers[] = {{"best_of", 1}};
+	static const char *const lists[] = {"tools", "functions", "modalities", "bad_words"};
 	static const char *const others[] = {"suffix",	"tool_choice",	  "function_call",
 					     "audio",	"guided_json",	  "guided_regex",
 					     "grammar", "prompt_logprobs"};
-	static const char *const flags[] = {"echo", "ignore_eos", "include_stop_str_in_output"};
+	static const char *const flags[] = {"echo", "include_stop_str_in_output"};
 	const char *bad = NULL;
 	json_t *value;
 
@@ -147,7 +142,7 @@ static int refuse_unsupported(json_t *root, struct fm_openai_error *error)
 		if (value &&
 		    (json_array_size(value) || json_object_size(value) ||
 		     !(json_is_array(value) || json_is_object(value))) &&
-		    !(i == 3 && json_array_size(value) == 1 &&
+		    !(!strcmp(lists[i], "modalities") && json_array_size(value) == 1 &&
 		      json_is_string(json_array_get(value, 0)) &&
 		      !strcmp(json_string_value(json_array_get(value, 0)), "text")))
 			bad = lists[i];
@@ -181,24 +176,98 @@ static int refuse_unsupported(json_t *root, struct fm_openai_error *error)
 static int parse_sampling(json_t *root, struct fm_openai_request *out,
 			  struct fm_openai_error *error)
 {
-	int64_t top_k = 0, seed = 0;
-	int err;
+	struct fm_sampling *sampling = &out->sampling;
+	int64_t top_k = 0, seed = 0, min_tokens = 0;
+	const struct {
+		const char *name;
+		double min, max;
+		bool open_min;
+		float *out;
+	} numbers[] = {
+		{"temperature", 0, FM_TEMPERATURE_MAX, false, &sampling->temperature},
+		{"top_p", 0, 1, true, &sampling->top_p},
+		{"min_p", 0, 1, false, &sampling->min_p},
+		{"repetition_penalty", FM_REPETITION_PENALTY_MIN, FM_REPETITION_PENALTY_MAX, false,
+		 &sampling->repetition_penalty},
+		{"frequency_penalty", -FM_PENALTY_MAX, FM_PENALTY_MAX, false,
+		 &sampling->frequency_penalty},
+		{"presence_penalty", -FM_PENALTY_MAX, FM_PENALTY_MAX, false,
+		 &sampling->presence_penalty},
+	};
+	int err = 0;
 
-	out->sampling = (struct fm_sampling){.temperature = 1.0f, .top_p = 1.0f};
-	err = get_number(root, "temperature", 0, 2, false, &out->sampling.temperature, error);
-	if (!err)
-		err = get_number(root, "top_p", 0, 1, true, &out->sampling.top_p, error);
-	if (!err)
-		err = get_number(root, "min_p", 0, 1, false, &out->sampling.min_p, error);
+	*sampling = FM_SAMPLING_NEUTRAL;
+	sampling->temperature = 1;
+	for (size_t i = 0; !err && i < sizeof(numbers) / sizeof(*numbers); i++)
+		err = get_number(root, numbers[i].name, numbers[i].min, numbers[i].max,
+				 numbers[i].open_min, numbers[i].out, error);
 	if (!err)
 		err = get_integer(root, "top_k", -1, INT32_MAX, &top_k, error);
 	if (!err)
 		err = get_integer(root, "seed", INT64_MIN, INT64_MAX, &seed, error);
+	if (!err)
+		err = get_integer(root, "min_tokens", 0, INT32_MAX, &min_tokens, error);
+	if (!err)
+		err = get_bool(root, "ignore_eos", &out->ignore_end, error);
 	if (err)
 		return err;
-	out->sampling.top_k = top_k > 0 ? (uint32_t)top_k : 0;
+	sampling->top_k = top_k > 0 ? (uint32_t)top_k : 0;
+	sampling->min_tokens = (uint32_t)min_tokens;
 	out->has_seed = member(root, "seed") != NULL;
-	out->sampling.seed = (uint64_t)seed & INT64_MAX; /* workers read it as a JSON integer */
+	sampling->seed = (uint64_t)seed & INT64_MAX; /* workers read it as a JSON integer */
+	return 0;
+}
+
+/* A token id as a member's name: digits alone, no leading zero, so that no id has two names. */
+static bool parse_id(const char *text, uint32_t *out)
+{
+	uint64_t id = 0;
+	const char *at = text;
+
+	for (; *at >= '0' && *at <= '9' && id <= UINT32_MAX; at++)
+		id = id * 10 + (uint64_t)(*at - '0');
+	*out = (uint32_t)id;
+	return at != text && !*at && id <= UINT32_MAX && (text[0] != '0' || !text[1]);
+}
+
+/* {"id": bias, …} */
+static int parse_bias(json_t *root, struct fm_openai_request *out, struct fm_openai_error *error)
+{
+	json_t *object = member(root, "logit_bias"), *value;
+	const char *name;
+
+	if (!object)
+		return 0;
+	if (!json_is_object(object))
+		return fm_openai_refuse(error, 400, "logit_bias", "invalid_type",
+					"logit_bias must be an object of token ids and numbers");
+	if (json_object_size(object) > FM_LOGIT_BIASES_MAX)
+		return fm_openai_refuse(error, 400, "logit_bias", "invalid_value",
+					"logit_bias has %zu entries; it may have at most %d",
+					json_object_size(object), FM_LOGIT_BIASES_MAX);
+	out->bias = malloc((json_object_size(object) + 1) * sizeof(*out->bias));
+	if (!out->bias)
+		return no_memory(error);
+	out->sampling.bias = out->bias;
+	json_object_foreach(object, name, value)
+	{
+		struct fm_logit_bias *bias = &out->bias[out->sampling.n_bias++];
+		double number = json_number_value(value);
+
+		if (!parse_id(name, &bias->id))
+			return fm_openai_refuse(error, 400, "logit_bias", "invalid_value",
+						"logit_bias: \"%.32s\" is not a token id", name);
+		if (!json_is_number(value))
+			return fm_openai_refuse(error, 400, "logit_bias", "invalid_type",
+						"logit_bias of token %u must be a number",
+						bias->id);
+		if (!(fabs(number) <= (double)FM_LOGIT_BIAS_MAX))
+			return fm_openai_refuse(
+				error, 400, "logit_bias", "invalid_value",
+				"logit_bias of token %u is %g; it must be from %g to %g", bias->id,
+				number, -(double)FM_LOGIT_BIAS_MAX, (double)FM_LOGIT_BIAS_MAX);
+		bias->bias = (float)number;
+	}
 	return 0;
 }
 
@@ -254,6 +323,10 @@ static int parse_lengths(json_t *root, struct fm_openai_request *out, struct fm_
 		err = get_integer(root, "n", 1, FM_OPENAI_CHOICES_MAX, &n, error);
 	out->max_tokens = (uint32_t)max_tokens;
 	out->n = (uint32_t)n;
+	if (!err && max_tokens && out->sampling.min_tokens > max_tokens)
+		err = fm_openai_refuse(error, 400, "min_tokens", "invalid_value",
+				       "min_tokens is %u; it must be at most max_tokens, %lld",
+				       out->sampling.min_tokens, (long long)max_tokens);
 	return err;
 }
 
@@ -319,6 +392,28 @@ static int token_ids(json_t *list, const char *param, uint32_t **out, size_t *n,
 	}
 	*n = count;
 	return 0;
+}
+
+static int parse_stop_tokens(json_t *root, struct fm_openai_request *out,
+			     struct fm_openai_error *error)
+{
+	json_t *list = member(root, "stop_token_ids");
+	size_t n = 0;
+	int err;
+
+	if (!list)
+		return 0;
+	if (!json_is_array(list))
+		return fm_openai_refuse(error, 400, "stop_token_ids", "invalid_type",
+					"stop_token_ids must be an array of token ids");
+	if (json_array_size(list) > FM_STOP_TOKENS_MAX)
+		return fm_openai_refuse(error, 400, "stop_token_ids", "invalid_value",
+					"stop_token_ids has %zu ids; it may have at most %d",
+					json_array_size(list), FM_STOP_TOKENS_MAX);
+	err = token_ids(list, "stop_token_ids", &out->stop_tokens, &n, error);
+	out->sampling.ends = out->stop_tokens;
+	out->sampling.n_ends = (uint32_t)n;
+	return err;
 }
 
 static int add_prompt(json_t *value, struct fm_openai_request *out, struct fm_openai_error *error)
@@ -516,7 +611,11 @@ int fm_openai_parse(enum fm_openai_kind kind, const char *body, size_t len,
 	if (!err)
 		err = parse_sampling(root, out, error);
 	if (!err)
+		err = parse_bias(root, out, error);
+	if (!err)
 		err = parse_stops(root, out, error);
+	if (!err)
+		err = parse_stop_tokens(root, out, error);
 	if (!err)
 		err = parse_lengths(root, out, error);
 	if (!err)
@@ -545,6 +644,8 @@ void fm_openai_request_free(struct fm_openai_request *request)
 	free(request->messages);
 	for (size_t i = 0; i < request->n_stops; i++)
 		free(request->stops[i]);
+	free(request->bias);
+	free(request->stop_tokens);
 	memset(request, 0, sizeof(*request));
 }
 

@@ -342,7 +342,15 @@ static int prepare(struct call *call, enum fm_openai_kind kind, struct fm_exchan
 	exchange->created = time(NULL);
 	snprintf(exchange->id, sizeof(exchange->id), "%s-%016llx",
 		 kind == FM_OPENAI_CHAT ? "chatcmpl" : "cmpl", (unsigned long long)random[1]);
-	err = add_prompts(server, exchange, error);
+	err = fm_sampling_check_ids(&exchange->request.sampling,
+				    fm_tokenizer_vocab_size(server->options.tokenizer));
+	if (err)
+		fm_openai_refuse(error, 400,
+				 strncmp(fm_error_detail(), "logit_bias", 10) ? "stop_token_ids"
+									      : "logit_bias",
+				 "invalid_value", "%s", fm_error_detail());
+	else
+		err = add_prompts(server, exchange, error);
 	if (err) {
 		fm_exchange_unref(exchange);
 		return err;

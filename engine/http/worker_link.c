@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "http/worker_link.h"
+#include "worker/protocol.h"
 
 /* ---- life --------------------------------------------------------------------------------- */
 
@@ -329,10 +330,11 @@ int fm_worker_link_take_hello(struct fm_worker_link *link, json_t *message)
 	memset(hello, 0, sizeof(*hello));
 	if (strcmp(string(message, "hello"), "fabric-worker"))
 		return fm_fail(FM_ERR_INVALID, "refused: it is not a fabric worker");
-	if (version != 1)
+	if (version != FM_WORKER_PROTOCOL_VERSION)
 		return fm_fail(FM_ERR_VERSION,
-			       "refused: it speaks version %lld of the worker protocol, not 1",
-			       (long long)version);
+			       "refused: it speaks version %lld of the worker protocol, not %d: "
+			       "run the same release everywhere",
+			       (long long)version, FM_WORKER_PROTOCOL_VERSION);
 	hello->role = !strcmp(role, "prefill")	? FM_ROLE_PREFILL
 		      : !strcmp(role, "decode") ? FM_ROLE_DECODE
 		      : !strcmp(role, "both")	? FM_ROLE_BOTH

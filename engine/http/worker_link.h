@@ -14,7 +14,6 @@
 #include "core/router_core.h"
 #include "http/exchange.h"
 
-#define FM_WORKER_LINE_MAX	   (16u << 20) /* of the protocol */
 #define FM_WORKER_UNSENT_MAX	   (64u << 20) /* beyond, the worker is taken for dead */
 #define FM_WORKER_RETRY_NS	   (100ull * 1000000)
 #define FM_WORKER_REFUSED_RETRY_NS (2000ull * 1000000)

@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Greedy and random choice of a token, and log probabilities. The engine's step loop calls it; it
- * calls only libm's log(). Invariant: sums run in one fixed order in double with an exponential of
- * our own and nothing fused, so the same logits give the same token on every machine.
+ * calls the adjustments (adjust.h) and libm's log(). Invariant: sums run in one fixed order in
+ * double with an exponential of our own and nothing fused, so the same logits give the same token
+ * on every machine.
  *
- * Order of the filters: temperature, top-k, min-p, top-p; each sees what the one before it kept.
+ * Order: adjustments, temperature, top-k, min-p, top-p; each sees what the one before it left.
  * Not-a-number counts as minus infinity, plus infinity as the largest float.
  */
 #include <float.h>
 #include <math.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <fabricmgr.h>
 
+#include "text/adjust.h"
 #include "text/sampler.h"
 
 #define GREEDY_BELOW	 1e-5f
-#define TEMPERATURE_MAX	 100.0f
 #define BUCKETS		 1024
 #define BUCKETS_PER_UNIT 32.0
 #define CHUNK		 1024 /* logits whose weights are summed before a choice looks inside */
@@ -452,29 +454,107 @@ static uint32_t choose_random(const float *logits, size_t n_vocab,
 	return choose_among(&dist, ids, n, random);
 }
 
-void fm_sampler_choose(const float *logits, size_t n_vocab, const struct fm_sampling *sampling,
-		       uint32_t position, uint32_t n_top, float *scratch, struct fm_sample *out)
+/* The marks or the candidates' ids (one word an id), then what adjusting saved. */
+size_t fm_sampler_scratch_bytes(size_t n_vocab)
 {
+	return n_vocab * (sizeof(uint32_t) + sizeof(struct fm_logit_saved));
+}
+
+/* The best of restored @logits, whose best was @adjusted, of the value @value, before. Looks at all
+ * of them only when an adjustment has lifted that one above the others. */
+static uint32_t best_of_restored(const float *logits, size_t n_vocab,
+				 const struct fm_logit_saved *saved, size_t n_saved,
+				 uint32_t adjusted, float value)
+{
+	uint32_t best = saved[0].id;
+	bool was_changed = false;
+
+	for (size_t i = 0; i < n_saved; i++) {
+		if (is_better(logits, saved[i].id, best))
+			best = saved[i].id;
+		was_changed |= saved[i].id == adjusted;
+	}
+	if (!was_changed)
+		return is_better(logits, adjusted, best) ? adjusted : best;
+	return clean(logits[best]) > value ? best : best_id(logits, n_vocab);
+}
+
+void fm_sampler_choose(float *logits, size_t n_vocab, const struct fm_sampling *sampling,
+		       const struct fm_history *history, uint32_t n_top, void *scratch,
+		       struct fm_sample *out)
+{
+	struct fm_logit_saved *saved = (void *)((uint32_t *)scratch + n_vocab);
+	bool is_adjusted = fm_logits_need_adjusting(sampling, history);
+	size_t n_saved =
+		is_adjusted ? fm_logits_adjust(logits, sampling, history, scratch, saved) : 0;
 	uint32_t best = best_id(logits, n_vocab);
 	uint32_t token = best;
 
 	if (sampling->temperature >= GREEDY_BELOW)
-		token = choose_random(logits, n_vocab, sampling, position, best, scratch);
+		token = choose_random(logits, n_vocab, sampling, history->n_tokens, best, scratch);
+	if (n_saved) {
+		float value = clean(logits[best]);
+
+		fm_logits_restore(logits, saved, n_saved);
+		best = best_of_restored(logits, n_vocab, saved, n_saved, best, value);
+	}
 	report(logits, n_vocab, token, best, n_top, out);
+}
+
+/* ---- checks --------------------------------------------------------------------------------- */
+
+static int check_range(const char *name, float value, float min, float max, const char *off)
+{
+	/* Written so that not-a-number fails. */
+	if (value >= min && value <= max)
+		return 0;
+	return fm_fail(FM_ERR_INVALID, "%s is %g, it must be from %g to %g (%s)", name,
+		       (double)value, (double)min, (double)max, off);
 }
 
 int fm_sampling_check(const struct fm_sampling *sampling)
 {
-	/* Written so that not-a-number fails. */
-	if (!(sampling->temperature >= 0 && sampling->temperature <= TEMPERATURE_MAX))
-		return fm_fail(FM_ERR_INVALID,
-			       "temperature is %g, it must be from 0 (greedy) to %g",
-			       (double)sampling->temperature, (double)TEMPERATURE_MAX);
-	if (!(sampling->top_p >= 0 && sampling->top_p <= 1))
-		return fm_fail(FM_ERR_INVALID, "top_p is %g, it must be from 0 to 1 (off)",
-			       (double)sampling->top_p);
-	if (!(sampling->min_p >= 0 && sampling->min_p <= 1))
-		return fm_fail(FM_ERR_INVALID, "min_p is %g, it must be from 0 (off) to 1",
-			       (double)sampling->min_p);
+	int err;
+
+	if ((err = check_range("temperature", sampling->temperature, 0, FM_TEMPERATURE_MAX,
+			       "0: greedy")) ||
+	    (err = check_range("top_p", sampling->top_p, 0, 1, "1: off")) ||
+	    (err = check_range("min_p", sampling->min_p, 0, 1, "0: off")) ||
+	    (err = check_range("repetition_penalty", sampling->repetition_penalty,
+			       FM_REPETITION_PENALTY_MIN, FM_REPETITION_PENALTY_MAX, "1: off")) ||
+	    (err = check_range("frequency_penalty", sampling->frequency_penalty, -FM_PENALTY_MAX,
+			       FM_PENALTY_MAX, "0: off")) ||
+	    (err = check_range("presence_penalty", sampling->presence_penalty, -FM_PENALTY_MAX,
+			       FM_PENALTY_MAX, "0: off")))
+		return err;
+	if (sampling->n_bias > FM_LOGIT_BIASES_MAX)
+		return fm_fail(FM_ERR_INVALID, "logit_bias has %u entries, it may have at most %d",
+			       sampling->n_bias, FM_LOGIT_BIASES_MAX);
+	for (uint32_t i = 0; i < sampling->n_bias; i++) {
+		char name[64];
+
+		snprintf(name, sizeof(name), "logit_bias of token %u", sampling->bias[i].id);
+		err = check_range(name, sampling->bias[i].bias, -FM_LOGIT_BIAS_MAX,
+				  FM_LOGIT_BIAS_MAX, "0: off");
+		if (err)
+			return err;
+	}
+	return 0;
+}
+
+int fm_sampling_check_ids(const struct fm_sampling *sampling, size_t n_vocab)
+{
+	for (uint32_t i = 0; i < sampling->n_bias; i++)
+		if (sampling->bias[i].id >= n_vocab)
+			return fm_fail(FM_ERR_INVALID,
+				       "logit_bias of token %u: ids must be below %zu, the size of "
+				       "the vocabulary",
+				       sampling->bias[i].id, n_vocab);
+	for (uint32_t i = 0; i < sampling->n_ends; i++)
+		if (sampling->ends[i] >= n_vocab)
+			return fm_fail(FM_ERR_INVALID,
+				       "stop_token_ids: %u: ids must be below %zu, the size of the "
+				       "vocabulary",
+				       sampling->ends[i], n_vocab);
 	return 0;
 }

@@ -23,10 +23,12 @@ struct running {
 	uint64_t id;
 	void *owner;
 	uint32_t *tokens; /* all so far; a copy that survives preemption */
-	uint32_t n_tokens, max_tokens;
-	bool ends, has_tail;
+	uint32_t n_prompt, n_tokens, max_tokens;
+	bool has_tail;
 	struct fm_key tail;
-	struct fm_sampling sampling;
+	struct fm_sampling sampling; /* its lists are the two below */
+	struct fm_logit_bias *bias;
+	uint32_t *ends; /* what finishes it: the client's, and the model's when asked for */
 	uint32_t n_top;
 	uint32_t *teacher;
 	uint32_t n_teacher;
@@ -50,7 +52,9 @@ struct fm_engine {
 	struct running requests[FM_SCHEDULER_REQUESTS_MAX];
 	struct fm_token_in *batch; /* token_budget */
 	float *logits;		   /* max_batch rows of vocab */
-	float *scratch;
+	void *scratch;		   /* of the sampler */
+	uint32_t *model_ends;	   /* the vocabulary's end tokens */
+	uint32_t n_model_ends;
 };
 
 static uint64_t now_ns(void)
@@ -59,6 +63,23 @@ static uint64_t now_ns(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	return (uint64_t)ts.tv_sec * 1000000000ull + (uint64_t)ts.tv_nsec;
+}
+
+static int find_ends(struct fm_engine *engine)
+{
+	const struct fm_tokenizer *tokenizer = engine->options.tokenizer;
+
+	uint32_t n = 0;
+
+	for (uint32_t id = 0; id < engine->vocab; id++)
+		n += fm_tokenizer_is_end(tokenizer, id);
+	engine->model_ends = malloc((n + 1) * sizeof(uint32_t));
+	if (!engine->model_ends)
+		return fm_fail(FM_ERR_NO_MEMORY, "engine: out of memory");
+	for (uint32_t id = 0; id < engine->vocab; id++)
+		if (fm_tokenizer_is_end(tokenizer, id))
+			engine->model_ends[engine->n_model_ends++] = id;
+	return 0;
 }
 
 int fm_engine_create(const struct fm_engine_options *options, fm_engine_listener *listener,
@@ -90,12 +111,14 @@ int fm_engine_create(const struct fm_engine_options *options, fm_engine_listener
 		goto fail;
 	engine->batch = calloc(options->token_budget, sizeof(*engine->batch));
 	engine->logits = malloc((size_t)options->max_batch * engine->vocab * sizeof(float));
-	engine->scratch = malloc(engine->vocab * sizeof(float));
+	engine->scratch = malloc(fm_sampler_scratch_bytes(engine->vocab));
 	if (!engine->batch || !engine->logits || !engine->scratch) {
 		err = fm_fail(FM_ERR_NO_MEMORY, "engine: out of memory");
 		goto fail;
 	}
-	err = fm_kv_cache_open(&kv, &engine->cache);
+	err = find_ends(engine);
+	if (!err)
+		err = fm_kv_cache_open(&kv, &engine->cache);
 	if (err)
 		goto fail;
 	*out = engine;
@@ -113,6 +136,8 @@ static void drop(struct fm_engine *engine, uint32_t number)
 	fm_kv_sequence_close(request->sequence);
 	fm_scheduler_remove(engine->scheduler, number);
 	free(request->tokens);
+	free(request->bias);
+	free(request->ends);
 	free(request->teacher);
 	*request = (struct running){0};
 }
@@ -129,13 +154,19 @@ void fm_engine_destroy(struct fm_engine *engine)
 	free(engine->batch);
 	free(engine->logits);
 	free(engine->scratch);
+	free(engine->model_ends);
 	free(engine);
 }
 
 static int check_request(const struct fm_engine *engine, const struct fm_request *request)
 {
+	int err;
+
 	if (!request->n_tokens)
 		return fm_fail(FM_ERR_INVALID, "the request has no tokens: give at least one");
+	if (!request->n_prompt || request->n_prompt > request->n_tokens)
+		return fm_fail(FM_ERR_INVALID, "n_prompt is %u, it must be from 1 to %u (tokens)",
+			       request->n_prompt, request->n_tokens);
 	if (request->n_tokens >= engine->max_tokens)
 		return fm_fail(FM_ERR_LIMIT,
 			       "%u tokens: the model's context holds %u and an answer needs at "
@@ -153,7 +184,37 @@ static int check_request(const struct fm_engine *engine, const struct fm_request
 	if (request->n_top > FM_TOP_LOGPROBS_MAX)
 		return fm_fail(FM_ERR_LIMIT, "%u log probabilities a token: at most %d",
 			       request->n_top, FM_TOP_LOGPROBS_MAX);
-	return fm_sampling_check(&request->sampling);
+	err = fm_sampling_check(&request->sampling);
+	return err ? err : fm_sampling_check_ids(&request->sampling, engine->vocab);
+}
+
+/* Copies what a request points to. */
+static int copy_lists(const struct fm_engine *engine, const struct fm_request *request,
+		      struct running *running)
+{
+	const struct fm_sampling *given = &request->sampling;
+	struct fm_sampling *sampling = &running->sampling;
+	uint32_t n_own = request->ends ? engine->n_model_ends : 0;
+
+	running->tokens = malloc(engine->max_tokens * sizeof(uint32_t));
+	running->teacher = malloc((request->n_teacher + 1) * sizeof(uint32_t));
+	running->bias = malloc((given->n_bias + 1) * sizeof(*running->bias));
+	running->ends = malloc((given->n_ends + n_own + 1) * sizeof(uint32_t));
+	if (!running->tokens || !running->teacher || !running->bias || !running->ends)
+		return fm_fail(FM_ERR_NO_MEMORY, "request: out of memory");
+	memcpy(running->tokens, request->tokens, request->n_tokens * sizeof(uint32_t));
+	if (request->n_teacher)
+		memcpy(running->teacher, request->teacher, request->n_teacher * sizeof(uint32_t));
+	if (given->n_bias)
+		memcpy(running->bias, given->bias, given->n_bias * sizeof(*running->bias));
+	if (given->n_ends)
+		memcpy(running->ends, given->ends, given->n_ends * sizeof(uint32_t));
+	memcpy(running->ends + given->n_ends, engine->model_ends, n_own * sizeof(uint32_t));
+	*sampling = *given;
+	sampling->bias = running->bias;
+	sampling->ends = running->ends;
+	sampling->n_ends += n_own;
+	return 0;
 }
 
 int fm_engine_submit(struct fm_engine *engine, const struct fm_request *request)
@@ -173,10 +234,9 @@ int fm_engine_submit(struct fm_engine *engine, const struct fm_request *request)
 		.kind = request->kind,
 		.id = request->id,
 		.owner = request->owner,
+		.n_prompt = request->n_prompt,
 		.n_tokens = request->n_tokens,
 		.max_tokens = request->max_tokens,
-		.ends = request->ends,
-		.sampling = request->sampling,
 		.n_top = request->n_top,
 		.n_teacher = request->n_teacher,
 		.started_ns = now_ns(),
@@ -185,16 +245,10 @@ int fm_engine_submit(struct fm_engine *engine, const struct fm_request *request)
 		running->has_tail = true;
 		running->tail = *request->tail;
 	}
-	running->tokens = malloc(engine->max_tokens * sizeof(uint32_t));
-	running->teacher = malloc((request->n_teacher + 1) * sizeof(uint32_t));
-	if (!running->tokens || !running->teacher) {
+	err = copy_lists(engine, request, running);
+	if (err)
 		drop(engine, (uint32_t)number);
-		return fm_fail(FM_ERR_NO_MEMORY, "request: out of memory");
-	}
-	memcpy(running->tokens, request->tokens, request->n_tokens * sizeof(uint32_t));
-	if (request->n_teacher)
-		memcpy(running->teacher, request->teacher, request->n_teacher * sizeof(uint32_t));
-	return 0;
+	return err;
 }
 
 static void tell(struct fm_engine *engine, const struct running *request,
@@ -371,7 +425,7 @@ static bool reserve(struct fm_engine *engine, const struct fm_schedule_item *ite
 /* Chooses (or is taught) the next token. False when a teacher has no more. */
 static bool choose(struct fm_engine *engine, struct running *request, struct fm_sample *sample)
 {
-	uint32_t position = request->n_tokens;
+	struct fm_history history = {request->tokens, request->n_prompt, request->n_tokens};
 
 	if (request->n_teacher) {
 		if (request->counts.generated >= request->n_teacher)
@@ -381,9 +435,17 @@ static bool choose(struct fm_engine *engine, struct running *request, struct fm_
 				 sample);
 		return true;
 	}
-	fm_sampler_choose(request->logits, engine->vocab, &request->sampling, position,
+	fm_sampler_choose(request->logits, engine->vocab, &request->sampling, &history,
 			  request->n_top, engine->scratch, sample);
 	return true;
+}
+
+static bool is_end(const struct running *request, uint32_t token)
+{
+	for (uint32_t i = 0; i < request->sampling.n_ends; i++)
+		if (request->ends[i] == token)
+			return true;
+	return false;
 }
 
 /* Final event of a prefill: the first token and the tail that has no key. */
@@ -407,7 +469,6 @@ static void next_token(struct fm_engine *engine, uint32_t number)
 	struct running *request = &engine->requests[number];
 	struct fm_engine_event event = {.kind = FM_EVENT_TOKEN};
 	struct fm_sample sample;
-	bool is_end;
 
 	if (!request->first_token_ns)
 		request->first_token_ns = now_ns();
@@ -419,9 +480,7 @@ static void next_token(struct fm_engine *engine, uint32_t number)
 		finish_prefill(engine, number, &sample);
 		return;
 	}
-	is_end = request->ends && !request->n_teacher &&
-		 fm_tokenizer_is_end(engine->options.tokenizer, sample.token);
-	if (is_end) {
+	if (!request->n_teacher && is_end(request, sample.token)) {
 		finish(engine, number, "stop");
 		return;
 	}

@@ -61,10 +61,11 @@ struct fm_request {
 	uint64_t id;		/* the caller's */
 	void *owner;		/* handed back with every event */
 	const uint32_t *tokens; /* copied */
+	uint32_t n_prompt;	/* of them; the others were generated before (taken over) */
 	uint32_t n_tokens, max_tokens;
-	bool ends; /* an end token finishes it */
+	bool ends; /* the model's own end tokens finish it */
 	const struct fm_key *tail;
-	struct fm_sampling sampling;
+	struct fm_sampling sampling; /* its lists are copied */
 	uint32_t n_top;
 	const uint32_t *teacher; /* copied: these tokens instead of sampled ones; NULL: sample */
 	uint32_t n_teacher;

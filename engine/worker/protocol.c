@@ -8,27 +8,56 @@
 
 #include "worker/protocol.h"
 
-static int parse_tokens(const json_t *root, struct fm_worker_message *message)
+#define TOKENS_MAX (1u << 21)
+
+static bool is_id(const json_t *value)
 {
-	const json_t *array = json_object_get(root, "tokens");
+	return json_is_integer(value) && json_integer_value(value) >= 0 &&
+	       json_integer_value(value) <= UINT32_MAX;
+}
+
+/* An array of @min to @max token ids; *@out: malloc()ed. */
+static int parse_ids(const json_t *array, const char *name, size_t min, size_t max, uint32_t **out,
+		     uint32_t *n_out)
+{
 	size_t n = json_array_size(array);
 
-	if (!json_is_array(array) || !n || n > 1u << 21)
-		return fm_fail(FM_ERR_INVALID, "tokens: give an array of 1 to %u token ids",
-			       1u << 21);
-	message->tokens = malloc(n * sizeof(uint32_t));
-	if (!message->tokens)
+	if (!json_is_array(array) || n < min || n > max)
+		return fm_fail(FM_ERR_INVALID, "%s: give an array of %zu to %zu token ids", name,
+			       min, max);
+	*out = malloc((n + 1) * sizeof(uint32_t));
+	if (!*out)
 		return fm_fail(FM_ERR_NO_MEMORY, "request: out of memory");
 	for (size_t i = 0; i < n; i++) {
 		const json_t *id = json_array_get(array, i);
 
-		if (!json_is_integer(id) || json_integer_value(id) < 0 ||
-		    json_integer_value(id) > UINT32_MAX)
-			return fm_fail(FM_ERR_INVALID, "tokens[%zu] is not a token id", i);
-		message->tokens[i] = (uint32_t)json_integer_value(id);
+		if (!is_id(id))
+			return fm_fail(FM_ERR_INVALID, "%s[%zu] is not a token id", name, i);
+		(*out)[i] = (uint32_t)json_integer_value(id);
 	}
-	message->request.tokens = message->tokens;
-	message->request.n_tokens = (uint32_t)n;
+	*n_out = (uint32_t)n;
+	return 0;
+}
+
+static int parse_tokens(const json_t *root, struct fm_worker_message *message)
+{
+	const json_t *n_prompt = json_object_get(root, "n_prompt");
+	struct fm_request *request = &message->request;
+	int err = parse_ids(json_object_get(root, "tokens"), "tokens", 1, TOKENS_MAX,
+			    &message->tokens, &request->n_tokens);
+
+	if (err)
+		return err;
+	request->tokens = message->tokens;
+	request->n_prompt = request->n_tokens;
+	if (!n_prompt)
+		return 0;
+	if (!json_is_integer(n_prompt) || json_integer_value(n_prompt) < 1 ||
+	    json_integer_value(n_prompt) > request->n_tokens)
+		return fm_fail(FM_ERR_INVALID,
+			       "n_prompt: give a number from 1 to that of tokens (%u)",
+			       request->n_tokens);
+	request->n_prompt = (uint32_t)json_integer_value(n_prompt);
 	return 0;
 }
 
@@ -60,27 +89,110 @@ static int parse_integer(const json_t *object, const char *name, json_int_t max,
 	return 0;
 }
 
-static int parse_sampling(const json_t *sampling, struct fm_sampling *out)
+/* [[id, bias], …] */
+static int parse_bias(const json_t *sampling, struct fm_worker_message *message)
 {
-	json_int_t top_k = 0, seed = 0, choice = 0;
+	const json_t *array = json_object_get(sampling, "logit_bias");
+	size_t n = json_array_size(array);
+
+	if (!array)
+		return 0;
+	if (!json_is_array(array) || n > FM_LOGIT_BIASES_MAX)
+		return fm_fail(FM_ERR_INVALID,
+			       "sampling.logit_bias: give an array of at most %d [id, bias] pairs",
+			       FM_LOGIT_BIASES_MAX);
+	message->bias = malloc((n + 1) * sizeof(*message->bias));
+	if (!message->bias)
+		return fm_fail(FM_ERR_NO_MEMORY, "request: out of memory");
+	for (size_t i = 0; i < n; i++) {
+		const json_t *pair = json_array_get(array, i);
+
+		if (json_array_size(pair) != 2 || !is_id(json_array_get(pair, 0)) ||
+		    !json_is_number(json_array_get(pair, 1)))
+			return fm_fail(FM_ERR_INVALID,
+				       "sampling.logit_bias[%zu] is not an [id, bias] pair", i);
+		message->bias[i] = (struct fm_logit_bias){
+			(uint32_t)json_integer_value(json_array_get(pair, 0)),
+			(float)json_number_value(json_array_get(pair, 1))};
+	}
+	message->request.sampling.bias = message->bias;
+	message->request.sampling.n_bias = (uint32_t)n;
+	return 0;
+}
+
+static int parse_stop_tokens(const json_t *sampling, struct fm_worker_message *message)
+{
+	const json_t *array = json_object_get(sampling, "stop_token_ids");
 	int err;
 
-	out->temperature = 0;
-	out->top_p = 1;
+	if (!array)
+		return 0;
+	err = parse_ids(array, "sampling.stop_token_ids", 0, FM_STOP_TOKENS_MAX,
+			&message->stop_tokens, &message->request.sampling.n_ends);
+	message->request.sampling.ends = message->stop_tokens;
+	return err;
+}
+
+/* What this version does not know would change the answer: refused, not ignored. */
+static int refuse_unknown(json_t *sampling)
+{
+	static const char *const known[] = {
+		"temperature",
+		"top_p",
+		"min_p",
+		"top_k",
+		"seed",
+		"choice",
+		"repetition_penalty",
+		"frequency_penalty",
+		"presence_penalty",
+		"min_tokens",
+		"logit_bias",
+		"stop_token_ids",
+	};
+	const char *name;
+	json_t *value;
+
+	json_object_foreach(sampling, name, value)
+	{
+		size_t i = 0;
+
+		while (i < sizeof(known) / sizeof(*known) && strcmp(known[i], name))
+			i++;
+		if (i == sizeof(known) / sizeof(*known))
+			return fm_fail(FM_ERR_INVALID, "sampling.%.64s is not known", name);
+	}
+	return 0;
+}
+
+static int parse_sampling(json_t *sampling, struct fm_worker_message *message)
+{
+	struct fm_sampling *out = &message->request.sampling;
+	json_int_t top_k = 0, seed = 0, choice = 0, min_tokens = 0;
+	int err;
+
+	*out = FM_SAMPLING_NEUTRAL;
 	if (!sampling)
 		return 0;
 	if (!json_is_object(sampling))
 		return fm_fail(FM_ERR_INVALID, "sampling: give an object");
-	if ((err = parse_number(sampling, "temperature", &out->temperature)) ||
+	if ((err = refuse_unknown(sampling)) ||
+	    (err = parse_number(sampling, "temperature", &out->temperature)) ||
 	    (err = parse_number(sampling, "top_p", &out->top_p)) ||
 	    (err = parse_number(sampling, "min_p", &out->min_p)) ||
 	    (err = parse_integer(sampling, "top_k", UINT32_MAX, &top_k)) ||
 	    (err = parse_integer(sampling, "seed", 0, &seed)) ||
-	    (err = parse_integer(sampling, "choice", UINT32_MAX, &choice)))
+	    (err = parse_integer(sampling, "choice", UINT32_MAX, &choice)) ||
+	    (err = parse_number(sampling, "repetition_penalty", &out->repetition_penalty)) ||
+	    (err = parse_number(sampling, "frequency_penalty", &out->frequency_penalty)) ||
+	    (err = parse_number(sampling, "presence_penalty", &out->presence_penalty)) ||
+	    (err = parse_integer(sampling, "min_tokens", UINT32_MAX, &min_tokens)) ||
+	    (err = parse_bias(sampling, message)) || (err = parse_stop_tokens(sampling, message)))
 		return err;
 	out->top_k = (uint32_t)top_k;
 	out->seed = (uint64_t)seed; /* all 64 bits: a negative number is a seed too */
 	out->choice = (uint32_t)choice;
+	out->min_tokens = (uint32_t)min_tokens;
 	return 0;
 }
 
@@ -105,11 +217,14 @@ static int parse_request(const json_t *root, const char *op, struct fm_worker_me
 	const json_t *tail = json_object_get(root, "tail");
 	const json_t *max = json_object_get(root, "max_tokens");
 	const json_t *n_top = json_object_get(root, "top_logprobs");
+	const json_t *ends = json_object_get(root, "ends");
 	int err;
 
 	message->op = FM_WORKER_OP_REQUEST;
 	request->kind = strcmp(op, "prefill") ? FM_REQUEST_GENERATE : FM_REQUEST_PREFILL;
-	request->ends = json_is_true(json_object_get(root, "ends"));
+	if (ends && !json_is_boolean(ends))
+		return fm_fail(FM_ERR_INVALID, "ends: give true or false");
+	request->ends = json_is_true(ends);
 	request->max_tokens = 1;
 	if (request->kind == FM_REQUEST_GENERATE) {
 		if (!json_is_integer(max) || json_integer_value(max) < 1 ||
@@ -130,7 +245,7 @@ static int parse_request(const json_t *root, const char *op, struct fm_worker_me
 			return err;
 		request->tail = &message->tail;
 	}
-	err = parse_sampling(json_object_get(root, "sampling"), &request->sampling);
+	err = parse_sampling(json_object_get(root, "sampling"), message);
 	return err ? err : parse_tokens(root, message);
 }
 
@@ -167,7 +282,9 @@ int fm_worker_parse(const char *line, size_t len, struct fm_worker_message *mess
 void fm_worker_message_free(struct fm_worker_message *message)
 {
 	free(message->tokens);
-	message->tokens = NULL;
+	free(message->stop_tokens);
+	free(message->bias);
+	*message = (struct fm_worker_message){0};
 }
 
 static void add_counts(json_t *out, const struct fm_request_counts *counts)

@@ -10,15 +10,16 @@
 
 #include "worker/engine.h"
 
-#define FM_WORKER_PROTOCOL_VERSION 1
+#define FM_WORKER_PROTOCOL_VERSION 2
 #define FM_WORKER_LINE_MAX	   (16u << 20)
 
 enum fm_worker_op { FM_WORKER_OP_REQUEST, FM_WORKER_OP_CANCEL, FM_WORKER_OP_STATS };
 
 struct fm_worker_message {
 	enum fm_worker_op op;
-	struct fm_request request; /* tokens and tail point into this message */
-	uint32_t *tokens;
+	struct fm_request request; /* its pointers point into this message */
+	uint32_t *tokens, *stop_tokens;
+	struct fm_logit_bias *bias;
 	struct fm_key tail;
 };
 

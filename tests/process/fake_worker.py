@@ -21,7 +21,7 @@ def next_token(tokens, low=1000, high=40000):
 
 
 class FakeWorker:
-    def __init__(self, path, role="both", namespace=NAMESPACE, version=1, delay=0.0, **hello):
+    def __init__(self, path, role="both", namespace=NAMESPACE, version=2, delay=0.0, **hello):
         self.path, self.role, self.delay = path, role, delay
         self.hello = {"hello": "fabric-worker", "version": version, "role": role, "model": "fake",
                       "numerics": "fake", "namespace": namespace, "pool": "0" * 16,

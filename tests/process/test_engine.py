@@ -96,6 +96,76 @@ def test_a_small_pool_evicts_and_the_tokens_stay(system, alone):
     assert completion(server.port, PROMPT)["choices"][0]["text"] == alone
 
 
+ADJUSTED = {"repetition_penalty": 1.3, "frequency_penalty": 0.8, "presence_penalty": 0.4,
+            "min_tokens": 40, "logit_bias": {"28": -100, "732": 3}}
+FLAGS = ("--repetition-penalty", "1.3", "--frequency-penalty", "0.8", "--presence-penalty", "0.4",
+         "--min-tokens", "40", "--logit-bias", "28:-100,732:3")
+
+
+def test_penalties_and_bias_change_the_tokens_as_they_say():
+    """In words of this model: 28 is a comma, 30 a full stop; "The" begins many sentences."""
+    arguments = ("-p", "Once upon a time", "-n", "60")
+    plain = run(*arguments)["tokens"]
+    assert 28 in plain
+    assert 28 not in run(*arguments, "--logit-bias", "28:-100")["tokens"]
+    assert run(*arguments, "--logit-bias", "732:100", "--json")["tokens"] == [732] * 60
+    strong = run(*arguments, "--repetition-penalty", "100", "--frequency-penalty", "2",
+                 "--presence-penalty", "2")["tokens"]
+    assert len(set(strong)) > len(set(plain))
+    stop = plain[10]
+    cut = run(*arguments, "--stop-token-ids", str(stop))
+    assert cut["finish_reason"] == "stop" and cut["tokens"] == plain[:plain.index(stop)]
+    # Before min_tokens such a token does not come at all; from then on it ends the answer.
+    late = run(*arguments, "--stop-token-ids", str(stop), "--min-tokens", "30")
+    assert stop not in late["tokens"] and len(late["tokens"]) >= 30
+
+
+def test_ignoring_the_end_goes_on_to_the_last_token(system):
+    server = system.serve("--pool-size", "256M")
+    ask = {"messages": [{"role": "user", "content": "Say hi."}], "temperature": 0,
+           "max_tokens": 100, "model": NAME}
+    status, body = post(server.port, "/v1/chat/completions", ask)
+    assert status == 200 and body["choices"][0]["finish_reason"] == "stop"
+    ended = body["usage"]["completion_tokens"]
+    status, body = post(server.port, "/v1/chat/completions", {**ask, "ignore_eos": True})
+    assert body["choices"][0]["finish_reason"] == "length"
+    assert body["usage"]["completion_tokens"] == 100
+    status, body = post(server.port, "/v1/chat/completions", {**ask, "min_tokens": ended + 5})
+    assert body["usage"]["completion_tokens"] >= ended + 5
+
+
+@pytest.mark.parametrize("seed", [None, 11])
+def test_adjusted_sampling_is_the_same_everywhere_and_after_a_kill(system, seed):
+    prompt, n = "Once upon a time, in a small village by the sea, there lived", 200
+    more = ("--temperature", "0.9", "--top-p", "0.95", "--seed", str(seed)) if seed else ()
+    asked = {"temperature": 0.9, "top_p": 0.95, "seed": seed} if seed else {}
+    expected = run("-p", prompt, "-n", str(n), *FLAGS, *more)
+    assert run("-p", prompt, "-n", str(n), *more)["text"] != expected["text"]
+    server = system.serve("--pool-size", "256M")
+    assert completion(server.port, prompt, n, **ADJUSTED, **asked)["choices"][0]["text"] == \
+        expected["text"]
+    server.stop()
+    system.daemon()
+    system.worker("prefill")
+    decode = system.worker("decode")
+    router = system.router("prefill", "decode", more=("--bypass-tokens", "0"))
+    answer = completion(router.port, prompt, n, **ADJUSTED, **asked)
+    assert answer["fabricmgr"]["route"] == "disaggregated"
+    assert answer["choices"][0]["text"] == expected["text"]
+    result = {}
+    thread = threading.Thread(
+        target=lambda: result.update(completion(router.port, prompt, n, **ADJUSTED, **asked)))
+    thread.start()
+    time.sleep(0.4)
+    assert thread.is_alive()
+    decode.kill()
+    decode.process.wait()
+    system.worker("decode")
+    thread.join(100)
+    assert result["choices"][0]["text"] == expected["text"]
+    assert result["fabricmgr"]["retries"] >= 1
+
+
 @pytest.mark.parametrize("victim", ["prefill", "decode", "daemon"])
 def test_a_request_outlives_a_killed_process(system, victim):
     prompt, n = "Once upon a time, in a small village by the sea, there lived", 300

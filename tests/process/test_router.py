@@ -235,6 +235,32 @@ def test_parameters_reach_the_worker(fleet):
     assert seeds[0] != seeds[1] and worker.requests[1][1]["sampling"]["temperature"] == 1
 
 
+def test_penalties_and_ends_reach_both_workers(fleet):
+    router, prefill, decode = fleet(options=DISAGGREGATE)
+    asked = {"repetition_penalty": 1.5, "frequency_penalty": -0.5, "presence_penalty": 0.25,
+             "min_tokens": 2, "stop_token_ids": [7, 9]}
+    status, _ = router.complete(max_tokens=4, ignore_eos=True, logit_bias={"5": -100, "0": 2.5},
+                                temperature=0, **asked)
+    assert status == 200
+    for worker in (prefill, decode):
+        message = worker.requests[0][1]
+        assert message["ends"] is False and message["n_prompt"] == 40
+        sampling = message["sampling"]
+        assert {name: sampling[name] for name in asked} == asked
+        assert sorted(sampling["logit_bias"]) == [[0, 2.5], [5, -100.0]]
+
+
+def test_an_end_at_prefill_is_what_the_request_says(fleet):
+    router, prefill, decode = fleet(options=DISAGGREGATE)
+    prefill.choose = lambda tokens: 2  # <|im_end|>
+    status, body = router.complete(max_tokens=3, ignore_eos=True)
+    assert status == 200 and body["usage"]["completion_tokens"] == 3
+    prefill.choose = lambda tokens: 3000
+    status, body = router.complete(max_tokens=3, stop_token_ids=[3000], ignore_eos=True)
+    assert body["choices"][0]["finish_reason"] == "stop"
+    assert body["usage"]["completion_tokens"] == 0 and len(decode.requests) == 1
+
+
 @pytest.mark.parametrize("body, param", [
     ({"temperature": "hot"}, "temperature"), ({"temperature": 3}, "temperature"),
     ({"top_p": 0}, "top_p"), ({"min_p": 2}, "min_p"), ({"top_k": -2}, "top_k"),
@@ -245,9 +271,10 @@ def test_parameters_reach_the_worker(fleet):
     ({"prompt": []}, "prompt"), ({"prompt": ""}, "prompt"), ({"prompt": [[]]}, "prompt"),
     ({"prompt": None}, "prompt"), ({"prompt": {}}, "prompt"), ({"prompt": [1 << 40]}, "prompt"),
     ({"prompt": [49152]}, "prompt"), ({"prompt": [1, "x"]}, "prompt"),
-    ({"prompt": ["x"] * 17}, "prompt"), ({"logit_bias": {"1": 1}}, "logit_bias"),
+    ({"prompt": ["x"] * 17}, "prompt"), ({"logit_bias": {"1": 101}}, "logit_bias"),
+    ({"logit_bias": {"49152": 1}}, "logit_bias"), ({"stop_token_ids": [49152]}, "stop_token_ids"),
     ({"response_format": {"type": "json_object"}}, "response_format"), ({"seed": "x"}, "seed"),
-    ({"frequency_penalty": 1}, "frequency_penalty"), ({"prompt": [5] * 8192}, "prompt")])
+    ({"frequency_penalty": 3}, "frequency_penalty"), ({"min_tokens": 17}, "min_tokens"), ({"prompt": [5] * 8192}, "prompt")])
 def test_refusals_name_the_parameter(refusing_router, body, param):
     status, answer = refusing_router.complete(**body)
     assert status == 400, answer
@@ -447,7 +474,7 @@ def test_a_worker_that_talks_nonsense_is_dropped(fleet, raw):
         assert status == 200 and body["choices"][0]["text"] == text_of(router, expected(5))
 
 
-@pytest.mark.parametrize("hello", [{"namespace": "cd" * 32}, {"version": 2}, {"vocab": 10}])
+@pytest.mark.parametrize("hello", [{"namespace": "cd" * 32}, {"version": 1}, {"vocab": 10}])
 def test_a_worker_of_another_kind_is_refused(folder, hello):
     good = FakeWorker(f"{folder}/good.sock")
     router = Router(good, f"unix:{folder}/bad.sock")

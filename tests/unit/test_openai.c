@@ -5,6 +5,7 @@
  */
 #include <check.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,8 +101,26 @@ START_TEST(refusals_name_their_parameter)
 		{"{\"echo\":true}", "echo"},
 		{"{\"best_of\":2}", "best_of"},
 		{"{\"suffix\":\"x\"}", "suffix"},
-		{"{\"logit_bias\":{\"5\":1}}", "logit_bias"},
-		{"{\"presence_penalty\":0.5}", "presence_penalty"},
+		{"{\"logit_bias\":{\"5\":101}}", "logit_bias"},
+		{"{\"logit_bias\":{\"5\":\"1\"}}", "logit_bias"},
+		{"{\"logit_bias\":{\"x\":1}}", "logit_bias"},
+		{"{\"logit_bias\":{\"05\":1}}", "logit_bias"},
+		{"{\"logit_bias\":{\"-5\":1}}", "logit_bias"},
+		{"{\"logit_bias\":{\"4294967296\":1}}", "logit_bias"},
+		{"{\"logit_bias\":{\"\":1}}", "logit_bias"},
+		{"{\"logit_bias\":[5]}", "logit_bias"},
+		{"{\"presence_penalty\":2.5}", "presence_penalty"},
+		{"{\"presence_penalty\":\"0\"}", "presence_penalty"},
+		{"{\"frequency_penalty\":-2.1}", "frequency_penalty"},
+		{"{\"repetition_penalty\":0}", "repetition_penalty"},
+		{"{\"repetition_penalty\":101}", "repetition_penalty"},
+		{"{\"min_tokens\":-1}", "min_tokens"},
+		{"{\"min_tokens\":17}", "min_tokens"},
+		{"{\"min_tokens\":6,\"max_tokens\":5}", "min_tokens"},
+		{"{\"ignore_eos\":1}", "ignore_eos"},
+		{"{\"stop_token_ids\":5}", "stop_token_ids"},
+		{"{\"stop_token_ids\":[5,-1]}", "stop_token_ids"},
+		{"{\"bad_words\":[\"x\"]}", "bad_words"},
 		{"{\"response_format\":{\"type\":\"json_schema\"}}", "response_format"},
 		{"{\"tools\":[{}]}", "tools"},
 		{"{\"model\":5}", "model"},
@@ -129,6 +148,46 @@ START_TEST(refusals_name_their_parameter)
 	refuses(FM_OPENAI_CHAT, "{\"messages\":[5]}", "messages[0]");
 	refuses(FM_OPENAI_CHAT, "{\"top_logprobs\":2}", "top_logprobs");
 	refuses(FM_OPENAI_CHAT, "{}", "messages");
+}
+END_TEST
+
+START_TEST(sampling_is_taken_whole)
+{
+	static const char body[] =
+		"{\"prompt\":\"x\",\"temperature\":0.5,\"top_p\":0.25,\"min_p\":0.125,\"top_k\":4,"
+		"\"repetition_penalty\":1.5,\"frequency_penalty\":-2,\"presence_penalty\":2,"
+		"\"min_tokens\":3,\"ignore_eos\":true,\"stop_token_ids\":[7,8],"
+		"\"logit_bias\":{\"0\":-100,\"4294967295\":2.5}}";
+	static char many[1025 * 16 + 64];
+	size_t used;
+
+	ck_assert_msg(!parse(FM_OPENAI_COMPLETION, body), "%s", error.message);
+	ck_assert(request.sampling.repetition_penalty == 1.5f);
+	ck_assert(request.sampling.frequency_penalty == -2 &&
+		  request.sampling.presence_penalty == 2);
+	ck_assert(request.sampling.min_tokens == 3 && request.ignore_end);
+	ck_assert_uint_eq(request.sampling.n_ends, 2);
+	ck_assert_uint_eq(request.sampling.ends[1], 8);
+	ck_assert_uint_eq(request.sampling.n_bias, 2);
+	ck_assert(request.sampling.bias[0].id == 0 && request.sampling.bias[0].bias == -100);
+	ck_assert(request.sampling.bias[1].id == UINT32_MAX &&
+		  request.sampling.bias[1].bias == 2.5f);
+	fm_openai_request_free(&request);
+	ck_assert(request.sampling.n_bias == 0);
+	/* The limit of logit_bias, and one more. */
+	for (int n = 1024; n <= 1025; n++) {
+		used = (size_t)sprintf(many, "{\"prompt\":\"x\",\"logit_bias\":{");
+		for (int i = 0; i < n; i++)
+			used += (size_t)sprintf(many + used, "%s\"%d\":1", i ? "," : "", i);
+		strcpy(many + used, "}}");
+		if (n == 1024) {
+			ck_assert_int_eq(parse(FM_OPENAI_COMPLETION, many), 0);
+			fm_openai_request_free(&request);
+		} else {
+			refuses(FM_OPENAI_COMPLETION, many, "logit_bias");
+			ck_assert_ptr_nonnull(strstr(error.message, "1024"));
+		}
+	}
 }
 END_TEST
 
@@ -227,6 +286,7 @@ int main(void)
 	tcase_add_test(all, defaults_are_openais);
 	tcase_add_test(all, every_form_of_prompt);
 	tcase_add_test(all, refusals_name_their_parameter);
+	tcase_add_test(all, sampling_is_taken_whole);
 	tcase_add_test(all, any_bytes_become_utf8);
 	tcase_add_test(all, answers_have_openais_shape);
 	tcase_add_test(all, tokenize_and_detokenize);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * The sampler: greedy and its ties, log probabilities against long double, which tokens each filter
- * keeps (against a sort), how often each is drawn, and that a choice depends on nothing but logits,
- * parameters, seed, choice and position. The fixed draws are the same on every machine.
+ * keeps (against a sort), how often each is drawn, what penalties, bias and banned ends do (by hand
+ * and against a reference in double), and that a choice depends on nothing but logits, parameters,
+ * history, seed, choice and position. The fixed draws are the same on every machine.
  */
 #include <check.h>
 #include <math.h>
@@ -15,8 +16,9 @@
 
 #define N_BIG 49152
 
-static const struct fm_sampling greedy = {.temperature = 0, .top_p = 1};
-static float big[N_BIG], scratch[N_BIG];
+static const struct fm_sampling greedy = {.top_p = 1, .repetition_penalty = 1};
+static float big[N_BIG];
+static uint32_t scratch[3 * N_BIG];
 
 /* Like a language model's: most logits near the middle, a few far above. */
 static void fill(float *logits, size_t n, unsigned int seed)
@@ -31,20 +33,35 @@ static void fill(float *logits, size_t n, unsigned int seed)
 	}
 }
 
-static struct fm_sample choose(const float *logits, size_t n, const struct fm_sampling *sampling,
+/* After a history that no penalty looks at. */
+static struct fm_sample choose(float *logits, size_t n, const struct fm_sampling *sampling,
 			       uint32_t position, uint32_t n_top)
 {
+	struct fm_history history = {NULL, position, position};
+	struct fm_sampling plain = *sampling;
 	struct fm_sample out;
 
-	fm_sampler_choose(logits, n, sampling, position, n_top, scratch, &out);
+	plain.repetition_penalty = 1;
+	ck_assert_uint_le(fm_sampler_scratch_bytes(n), sizeof(scratch));
+	fm_sampler_choose(logits, n, &plain, &history, n_top, scratch, &out);
 	return out;
+}
+
+static uint32_t choose_after(float *logits, size_t n, const struct fm_sampling *sampling,
+			     const uint32_t *tokens, uint32_t n_prompt, uint32_t n_tokens)
+{
+	struct fm_history history = {tokens, n_prompt, n_tokens};
+	struct fm_sample out;
+
+	fm_sampler_choose(logits, n, sampling, &history, 0, scratch, &out);
+	return out.token;
 }
 
 START_TEST(greedy_takes_the_lowest_of_equals)
 {
-	const float logits[] = {1, NAN, 5, -INFINITY, 5, 4};
-	const float infinite[] = {1, INFINITY, INFINITY};
-	const float nothing[] = {NAN, -INFINITY, NAN};
+	float logits[] = {1, NAN, 5, -INFINITY, 5, 4};
+	float infinite[] = {1, INFINITY, INFINITY};
+	float nothing[] = {NAN, -INFINITY, NAN};
 	struct fm_sampling warm = {.temperature = 1, .top_p = 1};
 
 	ck_assert_uint_eq(choose(logits, 6, &greedy, 0, 0).token, 2);
@@ -183,10 +200,7 @@ START_TEST(tokens_are_drawn_as_often_as_they_should)
 
 		memset(drawn, 0, sizeof(drawn));
 		for (uint32_t position = 0; position < DRAWS; position++) {
-			struct fm_sample out;
-
-			fm_sampler_choose(logits, N, &settings[s], position, 0, scratch, &out);
-			drawn[out.token]++;
+			drawn[choose(logits, N, &settings[s], position, 0).token]++;
 		}
 		for (size_t i = 0; i < N; i++) {
 			double expected = want[i].is_kept ? DRAWS * want[i].weight / sum : 0;
@@ -284,26 +298,236 @@ START_TEST(draws_are_the_same_on_every_machine)
 }
 END_TEST
 
-START_TEST(parameters_out_of_range_are_named)
+/* ---- adjustments ----------------------------------------------------------------------------- */
+
+#define NEUTRAL .top_p = 1, .repetition_penalty = 1
+
+START_TEST(penalties_by_hand)
 {
+	static const uint32_t tokens[] = {0, 3, 1, 1}; /* two of the prompt, two generated */
+	static const struct fm_logit_bias ban[] = {{2, -100}, {0, 0.25f}};
+	static const struct fm_logit_bias lift[] = {{0, 1}};
+	static const uint32_t ends[] = {2, 0};
 	static const struct {
 		struct fm_sampling sampling;
-		const char *name;
-	} bad[] = {
-		{{.temperature = -1, .top_p = 1}, "temperature"},
-		{{.temperature = NAN, .top_p = 1}, "temperature"},
-		{{.temperature = INFINITY, .top_p = 1}, "temperature"},
-		{{.temperature = 1, .top_p = 1.1f}, "top_p"},
-		{{.temperature = 1, .top_p = NAN}, "top_p"},
-		{{.temperature = 1, .top_p = 1, .min_p = -0.1f}, "min_p"},
-		{{.temperature = 1, .top_p = 1, .min_p = 2}, "min_p"},
+		float logits[4];
+		uint32_t n_tokens, token;
+	} cases[] = {
+		{{NEUTRAL}, {2, 1, 1.5f, -1}, 4, 0},
+		/* of the prompt: 2 / 2 = 1 */
+		{{.top_p = 1, .repetition_penalty = 2}, {2, 1, 1.5f, -1}, 4, 2},
+		/* below zero it multiplies: -1 * 2 = -2, and unseen -1.5 wins */
+		{{.top_p = 1, .repetition_penalty = 2}, {-1, -1, -1.5f, -1}, 4, 2},
+		/* below one it favours what has been said: 1 / 0.5 = 2 */
+		{{.top_p = 1, .repetition_penalty = 0.5f}, {0.5f, 1, 1.5f, -1}, 4, 1},
+		/* generated twice: 2 - 2 * 0.5 = 1; once it would be 1.5 and still win */
+		{{NEUTRAL, .frequency_penalty = 0.5f}, {0, 2, 1.25f, 0}, 4, 2},
+		{{NEUTRAL, .frequency_penalty = 0.5f}, {0, 2, 1.25f, 0}, 3, 1},
+		/* the prompt's tokens do not count */
+		{{NEUTRAL, .frequency_penalty = 2}, {2, 1, 1.5f, 1}, 4, 0},
+		{{NEUTRAL, .presence_penalty = 2}, {2, 1, 1.5f, 1}, 4, 0},
+		/* once, however often: 2 - 0.5 = 1.5 */
+		{{NEUTRAL, .presence_penalty = 0.5f}, {0, 2, 1.25f, 0}, 4, 1},
+		{{NEUTRAL, .presence_penalty = 1}, {0, 2, 1.25f, 0}, 4, 2},
+		{{NEUTRAL, .presence_penalty = -1}, {2, 1.5f, 0, 0}, 4, 1},
+		{{NEUTRAL, .bias = ban, .n_bias = 2}, {1.375f, 1.5f, 9, 0}, 4, 0},
+		/* the bias first: (1 + 1) / 2 = 1; the other way round 1 / 2 + 1 = 1.5 */
+		{{.top_p = 1, .repetition_penalty = 2, .bias = lift, .n_bias = 1},
+		 {1, 0, 1.1f, 0},
+		 4,
+		 2},
+		/* two are generated: an end may come at min_tokens 2, not at 3 */
+		{{NEUTRAL, .min_tokens = 2, .ends = ends, .n_ends = 2}, {5, 1, 9, 0}, 4, 2},
+		{{NEUTRAL, .min_tokens = 3, .ends = ends, .n_ends = 2}, {5, 1, 9, 0}, 4, 1},
+		/* no bias lifts a banned end */
+		{{NEUTRAL, .min_tokens = 3, .ends = ends, .n_ends = 2, .bias = lift, .n_bias = 1},
+		 {5, 1, 9, 0},
+		 4,
+		 1},
 	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		float logits[4];
+		uint32_t token;
+
+		memcpy(logits, cases[i].logits, sizeof(logits));
+		token = choose_after(logits, 4, &cases[i].sampling, tokens, 2, cases[i].n_tokens);
+		ck_assert_msg(token == cases[i].token, "case %zu: token %u", i, token);
+		ck_assert_mem_eq(logits, cases[i].logits, sizeof(logits));
+	}
+}
+END_TEST
+
+/* The same by their definition, in double, over the whole vocabulary. */
+static void adjust_by_definition(const float *logits, size_t n, const struct fm_sampling *sampling,
+				 const struct fm_history *history, float *out)
+{
+	for (uint32_t id = 0; id < n; id++) {
+		double logit = (double)logits[id], r = (double)sampling->repetition_penalty;
+		int in_prompt = 0, generated = 0;
+
+		for (uint32_t i = 0; i < history->n_tokens; i++) {
+			in_prompt += i < history->n_prompt && history->tokens[i] == id;
+			generated += i >= history->n_prompt && history->tokens[i] == id;
+		}
+		for (uint32_t i = 0; i < sampling->n_bias; i++)
+			if (sampling->bias[i].id == id)
+				logit += (double)sampling->bias[i].bias;
+		if (in_prompt || generated)
+			logit = logit > 0 ? logit / r : logit * r;
+		logit -= (double)sampling->frequency_penalty * generated;
+		logit -= generated ? (double)sampling->presence_penalty : 0;
+		for (uint32_t i = 0; i < sampling->n_ends; i++)
+			if (sampling->ends[i] == id &&
+			    history->n_tokens - history->n_prompt < sampling->min_tokens)
+				logit = -INFINITY;
+		out[id] = (float)logit;
+	}
+}
+
+static float between(unsigned int *seed, double min, double max)
+{
+	return (float)(min + (max - min) * (rand_r(seed) % 1001) / 1000);
+}
+
+START_TEST(adjusted_choices_are_those_of_the_reference)
+{
+	enum { N = 400, TOKENS = 120, ROUNDS = 3000 };
+	static float logits[N], kept[N], want[N];
+	unsigned int seed = 1;
+	int changed = 0;
+
+	for (int round = 0; round < ROUNDS; round++) {
+		uint32_t tokens[TOKENS], ends[3];
+		struct fm_logit_bias bias[8];
+		struct fm_history history = {tokens, 1 + rand_r(&seed) % 60, 0};
+		struct fm_sampling sampling = {
+			.temperature = round % 3 ? between(&seed, 0.3, 1.5) : 0,
+			.top_p = round % 4 ? 1 : 0.9f,
+			.top_k = round % 5 ? 0 : 50,
+			.min_p = round % 7 ? 0 : 0.05f,
+			.seed = (uint64_t)round,
+			.choice = (uint32_t)round % 3,
+			.repetition_penalty = round & 1 ? between(&seed, 0.6, 2) : 1,
+			.frequency_penalty = round & 2 ? between(&seed, -2, 2) : 0,
+			.presence_penalty = round & 4 ? between(&seed, -2, 2) : 0,
+			.min_tokens = (uint32_t)rand_r(&seed) % 60,
+			.ends = ends,
+			.n_ends = (uint32_t)rand_r(&seed) % 4,
+			.bias = bias,
+			.n_bias = round & 8 ? (uint32_t)rand_r(&seed) % 9 : 0,
+		};
+		struct fm_sampling plain = sampling;
+		struct fm_sample out, reference;
+		uint32_t token;
+
+		history.n_tokens = history.n_prompt + (uint32_t)rand_r(&seed) % 60;
+		fill(logits, N, (unsigned int)round);
+		/* Few different ids, from the likely ones too, so that they repeat and matter. */
+		for (uint32_t i = 0; i < TOKENS; i++)
+			tokens[i] = (uint32_t)rand_r(&seed) % 40;
+		for (uint32_t i = 0; i < 40; i++)
+			logits[i] += 8;
+		for (int i = 0; i < 8; i++) /* an id may come twice: both count */
+			bias[i] = (struct fm_logit_bias){(uint32_t)rand_r(&seed) % 30,
+							 between(&seed, -9, 9)};
+		for (int i = 0; i < 3; i++)
+			ends[i] = (uint32_t)rand_r(&seed) % 50;
+		memcpy(kept, logits, sizeof(kept));
+		adjust_by_definition(logits, N, &sampling, &history, want);
+		fm_sampler_choose(logits, N, &sampling, &history, 5, scratch, &out);
+		ck_assert_mem_eq(logits, kept, sizeof(kept));
+
+		plain.n_bias = plain.n_ends = 0;
+		plain.frequency_penalty = plain.presence_penalty = 0;
+		plain.repetition_penalty = 1;
+		token = choose_after(want, N, &plain, tokens, history.n_prompt, history.n_tokens);
+		ck_assert_msg(out.token == token, "round %d: token %u, reference %u", round,
+			      out.token, token);
+		changed += token != choose_after(logits, N, &plain, tokens, history.n_prompt,
+						 history.n_tokens);
+		/* What is reported is of the logits as they came. */
+		fm_sampler_score(kept, N, out.token, 5, &reference);
+		ck_assert_mem_eq(&reference.logprob, &out.logprob, sizeof(float));
+		for (int i = 0; i < 5; i++)
+			ck_assert_uint_eq(reference.top[i].id, out.top[i].id);
+	}
+	ck_assert_int_gt(changed, ROUNDS / 4);
+}
+END_TEST
+
+START_TEST(a_taken_over_request_goes_on_alike)
+{
+	enum { N = 200, LENGTH = 64 };
+	struct fm_sampling sampling = {.temperature = 1,
+				       .top_p = 1,
+				       .repetition_penalty = 1.2f,
+				       .frequency_penalty = 0.7f,
+				       .presence_penalty = 0.3f,
+				       .seed = 3};
+	uint32_t first[8 + LENGTH] = {1, 2, 3, 4, 5, 6, 7, 8}, again[8 + LENGTH];
+	static float logits[N];
+	int other = 0;
+
+	for (uint32_t n = 8; n < 8 + LENGTH; n++) {
+		fill(logits, N, n);
+		first[n] = choose_after(logits, N, &sampling, first, 8, n);
+	}
+	/* Another worker gets the tokens so far and the length of the prompt, at any point. */
+	for (uint32_t cut = 8; cut < 8 + LENGTH; cut++) {
+		memcpy(again, first, cut * sizeof(*again));
+		for (uint32_t n = cut; n < 8 + LENGTH; n++) {
+			fill(logits, N, n);
+			again[n] = choose_after(logits, N, &sampling, again, 8, n);
+		}
+		ck_assert_mem_eq(again, first, sizeof(again));
+		fill(logits, N, cut);
+		other += choose_after(logits, N, &sampling, first, cut, cut) != first[cut];
+	}
+	ck_assert_int_gt(other, 5); /* the prompt's length is not without meaning */
+}
+END_TEST
+
+START_TEST(parameters_out_of_range_are_named)
+{
+	static const struct fm_logit_bias wild[] = {{7, 0}, {9, -100.5f}};
+	static const struct {
+		struct fm_sampling sampling;
+		const char *name, *value;
+	} bad[] = {
+		{{NEUTRAL, .temperature = -1}, "temperature", "-1"},
+		{{NEUTRAL, .temperature = 2.5f}, "temperature", "2.5"},
+		{{NEUTRAL, .temperature = NAN}, "temperature", "nan"},
+		{{NEUTRAL, .temperature = INFINITY}, "temperature", "inf"},
+		{{.top_p = 1.5f, .repetition_penalty = 1}, "top_p", "1.5"},
+		{{.top_p = NAN, .repetition_penalty = 1}, "top_p", "nan"},
+		{{NEUTRAL, .min_p = -0.5f}, "min_p", "-0.5"},
+		{{NEUTRAL, .min_p = 2}, "min_p", "2"},
+		{{.top_p = 1}, "repetition_penalty", "0"},
+		{{.top_p = 1, .repetition_penalty = -1}, "repetition_penalty", "-1"},
+		{{.top_p = 1, .repetition_penalty = NAN}, "repetition_penalty", "nan"},
+		{{NEUTRAL, .frequency_penalty = -2.5f}, "frequency_penalty", "-2.5"},
+		{{NEUTRAL, .presence_penalty = 2.5f}, "presence_penalty", "2.5"},
+		{{NEUTRAL, .presence_penalty = NAN}, "presence_penalty", "nan"},
+		{{NEUTRAL, .bias = wild, .n_bias = 2}, "logit_bias of token 9", "-100.5"},
+		{{NEUTRAL, .bias = wild, .n_bias = 1025}, "logit_bias", "1025"},
+	};
+	static const uint32_t ends[] = {3, 50};
+	struct fm_sampling ids = {NEUTRAL, .ends = ends, .n_ends = 2};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		ck_assert_int_eq(fm_sampling_check(&bad[i].sampling), FM_ERR_INVALID);
 		ck_assert_ptr_eq(strstr(fm_error_detail(), bad[i].name), fm_error_detail());
+		ck_assert_msg(strstr(fm_error_detail(), bad[i].value), "%s", fm_error_detail());
 	}
 	ck_assert_int_eq(fm_sampling_check(&greedy), 0);
+	ck_assert_int_eq(fm_sampling_check_ids(&ids, 51), 0);
+	ck_assert_int_eq(fm_sampling_check_ids(&ids, 50), FM_ERR_INVALID);
+	ck_assert_msg(strstr(fm_error_detail(), "stop_token_ids: 50"), "%s", fm_error_detail());
+	ids.bias = wild;
+	ids.n_bias = 1;
+	ck_assert_int_eq(fm_sampling_check_ids(&ids, 7), FM_ERR_INVALID);
+	ck_assert_msg(strstr(fm_error_detail(), "logit_bias of token 7"), "%s", fm_error_detail());
 }
 END_TEST
 
@@ -322,6 +546,9 @@ int main(void)
 	tcase_add_test(tests, large_vocabularies_keep_exactly_what_a_sort_keeps);
 	tcase_add_test(tests, a_choice_depends_on_its_counters_alone);
 	tcase_add_test(tests, draws_are_the_same_on_every_machine);
+	tcase_add_test(tests, penalties_by_hand);
+	tcase_add_test(tests, adjusted_choices_are_those_of_the_reference);
+	tcase_add_test(tests, a_taken_over_request_goes_on_alike);
 	tcase_add_test(tests, parameters_out_of_range_are_named);
 	suite_add_tcase(suite, tests);
 	srunner_run_all(runner, CK_NORMAL);

@@ -23,7 +23,9 @@ START_TEST(a_request_is_taken_whole)
 		      "\"tail\":\"000102030405060708090a0b0c0d0e0f\",\"top_logprobs\":2,"
 		      "\"sampling\":"
 		      "{\"temperature\":0.5,\"top_p\":0.9,\"min_p\":0.1,\"top_k\":40,\"seed\":-1,"
-		      "\"choice\":3}}",
+		      "\"choice\":3,\"repetition_penalty\":1.5,\"frequency_penalty\":-0.5,"
+		      "\"presence_penalty\":0.25,\"min_tokens\":4,\"stop_token_ids\":[8,9],"
+		      "\"logit_bias\":[[5,-100],[6,2.5]]},\"n_prompt\":2}",
 		      &message),
 		0);
 	ck_assert_int_eq(message.op, FM_WORKER_OP_REQUEST);
@@ -37,6 +39,30 @@ START_TEST(a_request_is_taken_whole)
 	ck_assert_uint_eq(message.request.sampling.top_k, 40);
 	ck_assert_uint_eq(message.request.sampling.seed, UINT64_MAX);
 	ck_assert_uint_eq(message.request.sampling.choice, 3);
+	ck_assert(message.request.sampling.repetition_penalty == 1.5f);
+	ck_assert(message.request.sampling.frequency_penalty == -0.5f);
+	ck_assert(message.request.sampling.presence_penalty == 0.25f);
+	ck_assert_uint_eq(message.request.sampling.min_tokens, 4);
+	ck_assert_uint_eq(message.request.sampling.n_ends, 2);
+	ck_assert_uint_eq(message.request.sampling.ends[1], 9);
+	ck_assert_uint_eq(message.request.sampling.n_bias, 2);
+	ck_assert_uint_eq(message.request.sampling.bias[1].id, 6);
+	ck_assert(message.request.sampling.bias[1].bias == 2.5f);
+	ck_assert_uint_eq(message.request.n_prompt, 2);
+	fm_worker_message_free(&message);
+}
+END_TEST
+
+START_TEST(what_is_absent_is_off)
+{
+	struct fm_worker_message message;
+
+	ck_assert_int_eq(parse("{\"op\":\"prefill\",\"id\":7,\"tokens\":[1,2,3]}", &message), 0);
+	ck_assert_uint_eq(message.request.n_prompt, 3);
+	ck_assert(!message.request.ends && !message.request.sampling.n_ends);
+	ck_assert(message.request.sampling.top_p == 1 && message.request.sampling.temperature == 0);
+	ck_assert_int_eq(fm_sampling_check(&message.request.sampling), 0);
+	ck_assert(message.request.sampling.repetition_penalty == 1);
 	fm_worker_message_free(&message);
 }
 END_TEST
@@ -65,6 +91,23 @@ START_TEST(what_is_wrong_is_refused_by_name)
 		 "top_k"},
 		{"{\"op\":\"prefill\",\"id\":1,\"tokens\":[1],\"sampling\":{\"seed\":1.5}}",
 		 "seed"},
+		{"{\"op\":\"prefill\",\"id\":1,\"tokens\":[1],\"n_prompt\":2}", "n_prompt"},
+		{"{\"op\":\"prefill\",\"id\":1,\"tokens\":[1],\"n_prompt\":0}", "n_prompt"},
+		{"{\"op\":\"prefill\",\"id\":1,\"tokens\":[1],\"n_prompt\":\"1\"}", "n_prompt"},
+		{"{\"op\":\"prefill\",\"id\":1,\"tokens\":[1],\"ends\":1}", "ends"},
+#define SAMPLING(member) "{\"op\":\"prefill\",\"id\":1,\"tokens\":[1],\"sampling\":{\"" member "}}"
+		{SAMPLING("repetition_penalty\":\"1\""), "repetition_penalty"},
+		{SAMPLING("frequency_penalty\":[]"), "frequency_penalty"},
+		{SAMPLING("presence_penalty\":true"), "presence_penalty"},
+		{SAMPLING("min_tokens\":-1"), "min_tokens"},
+		{SAMPLING("min_tokens\":1.5"), "min_tokens"},
+		{SAMPLING("stop_token_ids\":3"), "stop_token_ids"},
+		{SAMPLING("stop_token_ids\":[3,\"x\"]"), "stop_token_ids[1]"},
+		{SAMPLING("logit_bias\":{\"3\":1}"), "logit_bias"},
+		{SAMPLING("logit_bias\":[[3]]"), "logit_bias[0]"},
+		{SAMPLING("logit_bias\":[[3,1],[\"x\",1]]"), "logit_bias[1]"},
+		{SAMPLING("logit_bias\":[[3,\"x\"]]"), "logit_bias[0]"},
+		{SAMPLING("dry_multiplier\":1"), "dry_multiplier"},
 	};
 
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
@@ -86,6 +129,7 @@ int main(void)
 	int failed;
 
 	tcase_add_test(tests, a_request_is_taken_whole);
+	tcase_add_test(tests, what_is_absent_is_off);
 	tcase_add_test(tests, what_is_wrong_is_refused_by_name);
 	suite_add_tcase(suite, tests);
 	srunner_run_all(runner, CK_NORMAL);
