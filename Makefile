@@ -11,7 +11,7 @@ CACHE ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/fabricmgr
 
 CC ?= cc
 ifeq ($(origin CC),default)
-CC := gcc
+CC := $(if $(filter clang,$(VARIANT)),clang-14,gcc)
 endif
 CCACHE := $(shell command -v ccache 2>/dev/null)
 # Debian packages: what the build needs, and what the tests need besides.
@@ -23,10 +23,12 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 WARN := -Wall -Wextra -Werror -Wmissing-prototypes -Wstrict-prototypes -Wpointer-arith -Wvla
 OPT_release := -O2 -g
 OPT_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+# A second compiler: other warnings, other contraction rules, the same bits.
+OPT_clang := -O2 -g
 OPT_tsan := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
 OPT := $(OPT_$(VARIANT))
 ifeq ($(OPT),)
-$(error VARIANT=$(VARIANT) is not known: use release, asan or tsan)
+$(error VARIANT=$(VARIANT) is not known: use release, asan, tsan or clang)
 endif
 # -ffp-contract=off: a multiply and an add fuse only where the source says fmaf (the arithmetic contract).
 CFLAGS_ALL := -std=gnu11 $(OPT) $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno \
@@ -69,7 +71,7 @@ help:
 	'  make fuzz       the fuzz targets, FUZZ_SECONDS (10) each' \
 	'  make install    DESTDIR= PREFIX=$(PREFIX)' \
 	'  make clean      remove build/' '' \
-	'VARIANT=release|asan|tsan chooses the build; objects stand in build/$$VARIANT.'
+	'VARIANT=release|asan|tsan|clang chooses the build; objects stand in build/$$VARIANT.'
 
 # $(call install_missing,PACKAGES): asks dpkg first, so that a complete machine needs no network.
 install_missing = missing=""; for p in $(1); do \
@@ -95,7 +97,8 @@ demo: deps
 
 check: deps-test
 	@$(MAKE) --no-print-directory -s -j$$(nproc) programs units
-	@$(MAKE) --no-print-directory -s -j$$(nproc) VARIANT=asan programs units
+	@for variant in asan clang; do \
+		$(MAKE) --no-print-directory -s -j$$(nproc) VARIANT=$$variant programs units || exit 1; done
 	@path=$$(MODEL='$(MODEL)' CACHE='$(CACHE)' bash tools/fetch-model.sh | tail -n 1) && [ -n "$$path" ] && \
 		FABRICMGR_TEST_MODEL="$$path" FUZZ_SECONDS=$${FUZZ_SECONDS:-10} exec python3 tests/run.py
 

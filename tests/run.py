@@ -16,6 +16,7 @@ from suites import common, fuzz, process, unit  # noqa: E402
 SUITES = {
     "unit": unit.release,
     "asan": unit.asan,
+    "clang": unit.clang,
     "process": process.release,
     "fuzz": fuzz.fuzz,
 }

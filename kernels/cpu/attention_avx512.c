@@ -22,10 +22,9 @@ INLINE __m512 load(const void *base, bool is_half, size_t i)
 	return _mm512_loadu_ps((const float *)base + i);
 }
 
-INLINE __m512 add_shuffled(__m512 a, __m512 b, const int low, const int high)
-{
-	return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, low), _mm512_shuffle_f32x4(a, b, high));
-}
+/* A macro: clang wants the choice of lanes as a literal. */
+#define ADD_SHUFFLED(a, b, low, high)                                                              \
+	_mm512_add_ps(_mm512_shuffle_f32x4(a, b, low), _mm512_shuffle_f32x4(a, b, high))
 
 INLINE __m512 add_pairs(__m512 a, __m512 b)
 {
@@ -49,9 +48,9 @@ INLINE __m512 lanes_sums(const float (*partial)[FM_LANES])
 		UNROLL
 		for (int c = 0; c < 4; c++)
 			v[c] = _mm512_load_ps(partial[4 * c + j]);
-		v[0] = add_shuffled(v[0], v[1], 0x44, 0xee); /* i and i + 8 */
-		v[2] = add_shuffled(v[2], v[3], 0x44, 0xee);
-		four[j] = add_shuffled(v[0], v[2], 0x88, 0xdd); /* i + 4 */
+		v[0] = ADD_SHUFFLED(v[0], v[1], 0x44, 0xee); /* i and i + 8 */
+		v[2] = ADD_SHUFFLED(v[2], v[3], 0x44, 0xee);
+		four[j] = ADD_SHUFFLED(v[0], v[2], 0x88, 0xdd); /* i + 4 */
 	}
 	two[0] = add_pairs(four[0], four[1]); /* i + 2 */
 	two[1] = add_pairs(four[2], four[3]);

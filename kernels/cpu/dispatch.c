@@ -3,6 +3,9 @@
  * Chooses the instruction-set path at run time. The one file that looks at the machine; every path
  * gives the same bits, so the choice is about speed alone.
  */
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <string.h>
 
 #include <fabricmgr.h>
@@ -11,10 +14,17 @@
 #include "paths.h"
 
 #if defined(__x86_64__)
+/* clang's __builtin_cpu_supports() does not know F16C. */
+static bool has_f16c(void)
+{
+	unsigned int a, b, c = 0, d;
+
+	return __get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C;
+}
+
 static bool has_avx2(void)
 {
-	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-	       __builtin_cpu_supports("f16c");
+	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
 
 static bool has_avx512(void)

@@ -2,7 +2,9 @@
 """The Check binaries of tests/unit, one suite for each build that they run in."""
 import os
 
-from suites.common import check_binaries
+from suites.common import TOP, check_binaries, report, run
+
+PROMPT = "A block is staged, filled in place and sealed; from then on it is mapped, never copied."
 
 
 def release():
@@ -13,3 +15,29 @@ def asan():
     check_binaries("asan", {
         "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0:detect_stack_use_after_return=1",
         "CK_FORK": os.environ.get("CK_FORK", "yes")})
+
+
+def clang():
+    check_binaries("clang")
+    same_bits("clang", "release")
+
+
+def same_bits(one, other):
+    """Two compilers' engines give the same text and log probabilities, digit by digit."""
+    model = os.environ.get("FABRICMGR_TEST_MODEL")
+    bad, took, text = 0, 0.0, ""
+    if not model:
+        report(f"same bits: {one} and {other}", 0, 0, 1, 0.0, "SKIP: FABRICMGR_TEST_MODEL is not set")
+        return
+    for isa in ("portable", "avx2", "avx512"):
+        answers = []
+        for variant in (one, other):
+            status, output, seconds = run(
+                [f"{TOP}/build/{variant}/bin/fabric-engine", "run", "-m", model, "--json", "--isa", isa,
+                 "--pool-size", "64M", "-p", PROMPT, "-n", "6", "--logprobs", "4"], 300)
+            took += seconds
+            answers.append((status, output))
+        if answers[0] != answers[1] or (answers[0][0] and "this processor lacks" not in answers[0][1]):
+            bad += 1
+            text += f"{isa}:\n{answers[0]}\n{answers[1]}\n"
+    report(f"same bits: {one} and {other}", 3 - bad, bad, 0, took, text)
