@@ -74,7 +74,7 @@ int fm_parse_bytes(const char *what, const char *text, uint64_t *out)
 static int take_name(struct fm_engine_flags *flags, int option, const char *value)
 {
 	if (option == 'P' && !strcmp(value, "q8"))
-		flags->model_options.precision = FM_PRECISION_Q16;
+		flags->model_options.precision = FM_PRECISION_Q8;
 	else if (option == 'P' && !strcmp(value, "q16"))
 		flags->model_options.precision = FM_PRECISION_Q16;
 	else if (option == 'P' && !strcmp(value, "f32"))
