@@ -2,7 +2,8 @@
 /*
  * The batch scheduler's table and its three decisions: admit, plan, and whom to preempt. Called by
  * the engine driver and the simulator; calls nothing but the allocator at creation.
- * Invariant: arrival numbers are unique and never change, so age is a total order.
+ * Invariant: arrival numbers are unique and never change, so age is a total order, and no request
+ * gives way to a younger one.
  */
 #include <stdlib.h>
 
@@ -21,6 +22,7 @@ struct request {
 struct fm_scheduler {
 	uint32_t max_running;
 	uint32_t token_budget;
+	uint32_t hold_steps; /* so many calls of admit let nobody in */
 	uint64_t next_arrival;
 	struct fm_scheduler_counts counts;
 	struct request requests[FM_SCHEDULER_REQUESTS_MAX];
@@ -72,10 +74,12 @@ void fm_scheduler_remove(struct fm_scheduler *scheduler, uint32_t number)
 {
 	struct request *request = &scheduler->requests[number];
 
-	if (request->state == REQUEST_RUNNING)
+	if (request->state == REQUEST_RUNNING) {
 		scheduler->counts.running--;
-	else if (request->state == REQUEST_WAITING)
+		scheduler->hold_steps = 0; /* it leaves room */
+	} else if (request->state == REQUEST_WAITING) {
 		scheduler->counts.waiting--;
+	}
 	scheduler->counts.waiting_tokens -= request->pending;
 	request->state = REQUEST_FREE;
 	request->pending = 0;
@@ -89,7 +93,8 @@ void fm_scheduler_set_pending(struct fm_scheduler *scheduler, uint32_t number, u
 	request->pending = pending;
 }
 
-void fm_scheduler_preempt(struct fm_scheduler *scheduler, uint32_t number, uint32_t pending)
+void fm_scheduler_preempt(struct fm_scheduler *scheduler, uint32_t number, uint32_t pending,
+			  bool for_room)
 {
 	struct request *request = &scheduler->requests[number];
 
@@ -97,6 +102,10 @@ void fm_scheduler_preempt(struct fm_scheduler *scheduler, uint32_t number, uint3
 		scheduler->counts.running--;
 		scheduler->counts.waiting++;
 		request->state = REQUEST_WAITING;
+	}
+	if (for_room) {
+		scheduler->hold_steps = FM_SCHEDULER_HOLD_STEPS;
+		scheduler->counts.preemptions++;
 	}
 	fm_scheduler_set_pending(scheduler, number, pending);
 }
@@ -106,19 +115,19 @@ bool fm_scheduler_is_running(const struct fm_scheduler *scheduler, uint32_t numb
 	return scheduler->requests[number].state == REQUEST_RUNNING;
 }
 
-int fm_scheduler_youngest(const struct fm_scheduler *scheduler, uint32_t except)
+int fm_scheduler_victim(const struct fm_scheduler *scheduler)
 {
 	int youngest = FM_ERR_NOT_FOUND;
 
 	for (int i = 0; i < FM_SCHEDULER_REQUESTS_MAX; i++) {
 		const struct request *request = &scheduler->requests[i];
 
-		if (request->state != REQUEST_RUNNING || (uint32_t)i == except)
+		if (request->state != REQUEST_RUNNING)
 			continue;
 		if (youngest < 0 || request->arrival > scheduler->requests[youngest].arrival)
 			youngest = i;
 	}
-	return youngest;
+	return scheduler->counts.running > 1 ? youngest : FM_ERR_NOT_FOUND;
 }
 
 /* The oldest request of @state that arrived at or after @from; FM_ERR_NOT_FOUND at the end. */
@@ -141,6 +150,10 @@ size_t fm_scheduler_admit(struct fm_scheduler *scheduler, uint32_t *requests, si
 {
 	size_t n = 0;
 
+	if (scheduler->hold_steps && scheduler->counts.running) {
+		scheduler->hold_steps--;
+		return 0;
+	}
 	while (n < max && scheduler->counts.running < scheduler->max_running) {
 		int number = oldest(scheduler, REQUEST_WAITING, 0);
 

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #define FM_SCHEDULER_REQUESTS_MAX 1024
+#define FM_SCHEDULER_HOLD_STEPS	  64 /* then others may have given memory back to a shared pool */
 
 struct fm_scheduler;
 
@@ -24,6 +25,7 @@ struct fm_schedule_item {
 struct fm_scheduler_counts {
 	uint32_t running, waiting;
 	uint64_t waiting_tokens; /* pending tokens of all requests */
+	uint64_t preemptions;	 /* so far, to make room */
 };
 
 /* @max_running: requests that may hold KV at once; @token_budget: tokens of one step. */
@@ -33,14 +35,17 @@ void fm_scheduler_destroy(struct fm_scheduler *scheduler);
 /* A new request with @pending tokens to compute. Returns its number, or FM_ERR_LIMIT. */
 int fm_scheduler_add(struct fm_scheduler *scheduler, uint32_t pending);
 void fm_scheduler_remove(struct fm_scheduler *scheduler, uint32_t request);
-/* Back to waiting, before everything younger, with all its tokens pending again. */
-void fm_scheduler_preempt(struct fm_scheduler *scheduler, uint32_t request, uint32_t pending);
+/* Back to waiting, before everything younger, with all its tokens pending again. @for_room: the KV
+ * was short, so nobody is admitted until a running request ends or FM_SCHEDULER_HOLD_STEPS pass. */
+void fm_scheduler_preempt(struct fm_scheduler *scheduler, uint32_t request, uint32_t pending,
+			  bool for_room);
 /* The request's pending tokens, after a step or when a cache hit made some of them unnecessary. */
 void fm_scheduler_set_pending(struct fm_scheduler *scheduler, uint32_t request, uint32_t pending);
 bool fm_scheduler_is_running(const struct fm_scheduler *scheduler, uint32_t request);
 
-/* The youngest running request other than @except; FM_ERR_NOT_FOUND when there is none. */
-int fm_scheduler_youngest(const struct fm_scheduler *scheduler, uint32_t except);
+/* Who gives way when KV is short: the youngest running request, whoever asks for the room, so that
+ * the older ones always get on. FM_ERR_NOT_FOUND when not even two run. */
+int fm_scheduler_victim(const struct fm_scheduler *scheduler);
 
 /* Moves waiting requests to running where there is room: writes their numbers, oldest first. */
 size_t fm_scheduler_admit(struct fm_scheduler *scheduler, uint32_t *requests, size_t max);

@@ -312,14 +312,14 @@ void fm_engine_refuse_all(struct fm_engine *engine, const char *why)
 }
 
 /* Its KV goes back to the pool; what was sealed of it is found again when it resumes. */
-static void preempt(struct fm_engine *engine, uint32_t number)
+static void preempt(struct fm_engine *engine, uint32_t number, bool for_room)
 {
 	struct running *request = &engine->requests[number];
 
 	fm_kv_sequence_close(request->sequence);
 	request->sequence = NULL;
 	request->has_tail = false;
-	fm_scheduler_preempt(engine->scheduler, number, request->n_tokens);
+	fm_scheduler_preempt(engine->scheduler, number, request->n_tokens, for_room);
 }
 
 /* The pool died: every hold is void. Requests wait for it to come back and are computed again. */
@@ -327,7 +327,7 @@ static void lose_pool(struct fm_engine *engine)
 {
 	for (uint32_t i = 0; i < FM_SCHEDULER_REQUESTS_MAX; i++)
 		if (engine->requests[i].is_used && engine->requests[i].sequence)
-			preempt(engine, i);
+			preempt(engine, i, false);
 }
 
 static bool have_pool(struct fm_engine *engine)
@@ -371,7 +371,8 @@ static void admit(struct fm_engine *engine)
 
 		request->has_tail = false;
 		if (err == FM_ERR_DISCONNECTED) {
-			fm_scheduler_preempt(engine->scheduler, numbers[i], request->n_tokens);
+			fm_scheduler_preempt(engine->scheduler, numbers[i], request->n_tokens,
+					     false);
 			continue;
 		}
 		if (err) {
@@ -398,7 +399,7 @@ static bool reserve(struct fm_engine *engine, const struct fm_schedule_item *ite
 
 	if (!request->is_used || !request->sequence)
 		return false; /* preempted for an earlier item of this plan */
-	for (;;) {
+	while (request->sequence) {
 		int victim;
 
 		err = fm_kv_sequence_reserve(request->sequence, item->n_tokens,
@@ -408,15 +409,17 @@ static bool reserve(struct fm_engine *engine, const struct fm_schedule_item *ite
 			return true;
 		}
 		if (err != FM_ERR_POOL_FULL && err != FM_ERR_DEADLINE)
-			break;
-		victim = fm_scheduler_youngest(engine->scheduler, item->request);
-		if (victim < 0 || !engine->requests[victim].sequence) {
+			goto failed;
+		victim = fm_scheduler_victim(engine->scheduler);
+		if (victim < 0) { /* alone: others hold the pool, and may give some of it back */
 			if (++request->full_tries < FULL_TRIES_MAX)
 				return false;
-			break;
+			goto failed;
 		}
-		preempt(engine, (uint32_t)victim);
+		preempt(engine, (uint32_t)victim, true);
 	}
+	return false; /* it was the youngest itself */
+failed:
 	if (err != FM_ERR_DISCONNECTED)
 		fail_request(engine, item->request, err, fm_error_detail());
 	return false;

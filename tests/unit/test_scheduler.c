@@ -55,14 +55,47 @@ START_TEST(a_preempted_request_resumes_before_younger_ones)
 
 	ck_assert_uint_eq(fm_scheduler_admit(scheduler, admitted, 4), 1);
 	ck_assert_int_eq((int)admitted[0], old);
-	fm_scheduler_preempt(scheduler, (uint32_t)old, 9);
+	fm_scheduler_preempt(scheduler, (uint32_t)old, 9, false);
 	ck_assert(!fm_scheduler_is_running(scheduler, (uint32_t)old));
 	ck_assert_uint_eq(fm_scheduler_admit(scheduler, admitted, 4), 1);
 	ck_assert_int_eq((int)admitted[0], old);
-	ck_assert_int_eq(fm_scheduler_youngest(scheduler, (uint32_t)old), FM_ERR_NOT_FOUND);
+	ck_assert_int_eq(fm_scheduler_victim(scheduler), FM_ERR_NOT_FOUND);
 	fm_scheduler_remove(scheduler, (uint32_t)old);
 	ck_assert_uint_eq(fm_scheduler_admit(scheduler, admitted, 4), 1);
 	ck_assert_int_eq((int)admitted[0], young);
+	fm_scheduler_destroy(scheduler);
+}
+END_TEST
+
+START_TEST(whoever_asks_the_youngest_gives_way)
+{
+	struct fm_scheduler *scheduler = make(3, 8);
+	struct fm_scheduler_counts counts;
+	uint32_t admitted[4];
+	int oldest = fm_scheduler_add(scheduler, 5);
+	int middle = fm_scheduler_add(scheduler, 5);
+	int youngest = fm_scheduler_add(scheduler, 5);
+
+	ck_assert_int_eq(fm_scheduler_victim(scheduler), FM_ERR_NOT_FOUND);
+	ck_assert_uint_eq(fm_scheduler_admit(scheduler, admitted, 4), 3);
+	ck_assert_int_eq(fm_scheduler_victim(scheduler), youngest);
+	fm_scheduler_preempt(scheduler, (uint32_t)youngest, 5, true);
+	ck_assert_int_eq(fm_scheduler_victim(scheduler), middle);
+	fm_scheduler_preempt(scheduler, (uint32_t)middle, 5, true);
+	ck_assert_int_eq(fm_scheduler_victim(scheduler), FM_ERR_NOT_FOUND);
+	/* Held back while the oldest runs, but not for ever. */
+	for (int i = 0; i < FM_SCHEDULER_HOLD_STEPS; i++)
+		ck_assert_uint_eq(fm_scheduler_admit(scheduler, admitted, 4), 0);
+	ck_assert_uint_eq(fm_scheduler_admit(scheduler, admitted, 1), 1);
+	ck_assert_int_eq((int)admitted[0], middle);
+	fm_scheduler_preempt(scheduler, (uint32_t)middle, 5, true);
+	ck_assert_uint_eq(fm_scheduler_admit(scheduler, admitted, 4), 0);
+	fm_scheduler_remove(scheduler, (uint32_t)oldest);
+	ck_assert_uint_eq(fm_scheduler_admit(scheduler, admitted, 4), 2);
+	ck_assert_int_eq((int)admitted[0], middle);
+	ck_assert_int_eq((int)admitted[1], youngest);
+	fm_scheduler_counts(scheduler, &counts);
+	ck_assert_uint_eq(counts.preemptions, 3);
 	fm_scheduler_destroy(scheduler);
 }
 END_TEST
@@ -106,11 +139,12 @@ START_TEST(random_walk_keeps_the_invariants)
 		}
 		fm_scheduler_admit(scheduler, admitted, 64);
 		if (rand_r(&seed) % 50 == 0) {
-			int victim = fm_scheduler_youngest(scheduler, UINT32_MAX);
+			int victim = fm_scheduler_victim(scheduler);
 
 			if (victim >= 0) {
 				pending[victim] += 3;
-				fm_scheduler_preempt(scheduler, (uint32_t)victim, pending[victim]);
+				fm_scheduler_preempt(scheduler, (uint32_t)victim, pending[victim],
+						     rand_r(&seed) % 2);
 			}
 		}
 		n = fm_scheduler_plan(scheduler, items, 64);
@@ -155,6 +189,7 @@ int main(void)
 	tcase_add_test(tests, bad_limits_are_refused);
 	tcase_add_test(tests, decode_comes_before_prefill_chunks);
 	tcase_add_test(tests, a_preempted_request_resumes_before_younger_ones);
+	tcase_add_test(tests, whoever_asks_the_youngest_gives_way);
 	tcase_add_test(tests, the_table_is_bounded);
 	tcase_add_test(tests, random_walk_keeps_the_invariants);
 	suite_add_tcase(suite, tests);
