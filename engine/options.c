@@ -102,6 +102,9 @@ int fm_engine_flags_take(struct fm_engine_flags *flags, int option, const char *
 	case 'I':
 		flags->model_options.isa = value;
 		return 1;
+	case 'L':
+		flags->logits_log = value;
+		return 1;
 	case 'S':
 		flags->pool_socket = value;
 		return 1;

@@ -18,6 +18,7 @@ struct fm_engine_flags {
 	const char *pool_socket; /* NULL: embedded, or the default for a worker */
 	uint64_t pool_bytes;	 /* of an embedded pool */
 	uint32_t max_batch, chunk;
+	const char *logits_log; /* NULL: none */
 };
 
 #define FM_ENGINE_LONG_OPTIONS                                                                     \
@@ -27,9 +28,7 @@ struct fm_engine_flags {
 		{"max-batch", required_argument, NULL, 'B'},                                       \
 		{"pool-socket", required_argument, NULL, 'S'},                                     \
 		{"pool-size", required_argument, NULL, 'Z'},                                       \
-	{                                                                                          \
-		"help", no_argument, NULL, 'h'                                                     \
-	}
+		{"logits-log", required_argument, NULL, 'L'}, {"help", no_argument, NULL, 'h'}
 
 #define FM_ENGINE_OPTIONS_HELP                                                                     \
 	"  -m, --model FILE      a GGUF file\n"                                                    \
@@ -42,7 +41,8 @@ struct fm_engine_flags {
 	"      --chunk N         prompt tokens computed in one step (default 256)\n"               \
 	"      --max-batch N     requests that run at once (default 16)\n"                         \
 	"      --pool-socket S   the node daemon's socket\n"                                       \
-	"      --pool-size SIZE  of a pool inside this process, e.g. 512M (default 1G)\n"
+	"      --pool-size SIZE  of a pool inside this process, e.g. 512M (default 1G)\n" \
+	"      --logits-log FILE append the SHA-256 of the logits behind each token\n"
 
 void fm_engine_flags_init(struct fm_engine_flags *flags);
 /* Takes one of the options above. 1: taken; 0: not one of them; negative: a usage error, said. */

@@ -218,6 +218,7 @@ static int load(struct run *run)
 		.attach = attach,
 		.max_batch = 1,
 		.token_budget = run->flags.chunk,
+		.logits_log = run->flags.logits_log,
 	};
 	err = fm_engine_create(&options, on_event, run, &run->engine);
 	return err ? err

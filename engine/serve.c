@@ -88,7 +88,8 @@ static int start_worker(struct serve *serve)
 			   .max_batch = serve->flags.max_batch,
 			   .token_budget = serve->flags.chunk < serve->flags.max_batch
 						   ? serve->flags.max_batch
-						   : serve->flags.chunk},
+						   : serve->flags.chunk,
+			   .logits_log = serve->flags.logits_log},
 	};
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);

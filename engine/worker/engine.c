@@ -11,6 +11,7 @@
 #include "text/tokenizer.h"
 #include "worker/engine.h"
 #include "worker/kv_cache.h"
+#include "worker/logits_log.h"
 
 #define RESERVE_DEADLINE_NS 20000000ull	 /* before somebody is preempted to make room */
 #define REATTACH_PAUSE_NS   100000000ull /* between looks for a lost pool */
@@ -46,6 +47,7 @@ struct fm_engine {
 	struct fm_digest ns;
 	struct fm_kv_cache *cache;
 	struct fm_scheduler *scheduler;
+	struct fm_logits_log *logits_log; /* or NULL */
 	uint32_t vocab, max_tokens;
 	uint64_t computed_tokens, generated_tokens;
 	uint32_t reattach_tries;
@@ -117,6 +119,8 @@ int fm_engine_create(const struct fm_engine_options *options, fm_engine_listener
 		goto fail;
 	}
 	err = find_ends(engine);
+	if (!err && options->logits_log)
+		err = fm_logits_log_open(options->logits_log, &engine->logits_log);
 	if (!err)
 		err = fm_kv_cache_open(&kv, &engine->cache);
 	if (err)
@@ -151,6 +155,7 @@ void fm_engine_destroy(struct fm_engine *engine)
 			drop(engine, i);
 	fm_kv_cache_close(engine->cache);
 	fm_scheduler_destroy(engine->scheduler);
+	fm_logits_log_close(engine->logits_log);
 	free(engine->batch);
 	free(engine->logits);
 	free(engine->scratch);
@@ -456,7 +461,12 @@ static void finish_prefill(struct fm_engine *engine, uint32_t number,
 			   const struct fm_sample *sample)
 {
 	struct running *request = &engine->requests[number];
-	struct fm_engine_event event = {.kind = FM_EVENT_PREFILLED, .sample = sample};
+	struct fm_engine_event event = {
+		.kind = FM_EVENT_PREFILLED,
+		.sample = sample,
+		.logits = request->logits,
+		.position = request->n_tokens,
+	};
 	int offered = fm_kv_sequence_offer_tail(request->sequence, &event.tail);
 
 	event.has_tail = offered == 1; /* a tail that cannot be offered is computed again */
@@ -470,13 +480,23 @@ static void finish_prefill(struct fm_engine *engine, uint32_t number,
 static void next_token(struct fm_engine *engine, uint32_t number)
 {
 	struct running *request = &engine->requests[number];
-	struct fm_engine_event event = {.kind = FM_EVENT_TOKEN};
+	struct fm_engine_event event = {
+		.kind = FM_EVENT_TOKEN,
+		.logits = request->logits,
+		.position = request->n_tokens,
+	};
 	struct fm_sample sample;
 
 	if (!request->first_token_ns)
 		request->first_token_ns = now_ns();
 	if (!choose(engine, request, &sample)) {
 		finish(engine, number, "length");
+		return;
+	}
+	if (engine->logits_log &&
+	    fm_logits_log_add(engine->logits_log, request->id, request->n_tokens, request->logits,
+			      engine->vocab, sample.token)) {
+		fail_request(engine, number, FM_ERR_IO, fm_error_detail());
 		return;
 	}
 	if (request->kind == FM_REQUEST_PREFILL) {

@@ -27,6 +27,7 @@ struct fm_engine_options {
 	const char *tenant_salt;	      /* or NULL */
 	uint32_t max_batch;		      /* requests that run at once */
 	uint32_t token_budget;		      /* tokens of one step: the chunk of a prefill */
+	const char *logits_log;		      /* a file for digests of logits, or NULL */
 };
 
 enum fm_request_kind { FM_REQUEST_PREFILL, FM_REQUEST_GENERATE };
@@ -47,6 +48,8 @@ struct fm_engine_event {
 	enum fm_engine_event_kind kind;
 	uint64_t id;
 	const struct fm_sample *sample; /* PREFILLED, TOKEN */
+	const float *logits;		/* what it was chosen from: vocab_size of them */
+	uint32_t position;		/* of the chosen token */
 	const char *finish;		/* DONE: "stop", "length" or "cancelled" */
 	bool has_tail;			/* PREFILLED */
 	struct fm_key tail;

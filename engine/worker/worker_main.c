@@ -90,6 +90,7 @@ int fm_worker_main(int argc, char **argv)
 			   .name = options.role},
 		.max_batch = flags.max_batch,
 		.token_budget = flags.chunk < flags.max_batch ? flags.max_batch : flags.chunk,
+		.logits_log = flags.logits_log,
 	};
 	err = options.stop_fd < 0 ? options.stop_fd : serve(&flags, &options);
 	if (err)
