@@ -56,7 +56,7 @@ UNIT_HELP_OBJ := $(call obj,$(filter-out tests/unit/test_%.c,$(UNIT_SRC)))
 BIN := $(addprefix $(BUILD)/bin/,$(TOOLS) fabric-engine)
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps deps-test model demo check check-reference fuzz clean install programs units FORCE
+.PHONY: all help deps deps-test model demo check check-long check-reference fuzz clean install programs units FORCE
 .DELETE_ON_ERROR:
 
 all: programs
@@ -68,6 +68,7 @@ help:
 	'  make model      fetch the demo model and print its path (MODEL=/path/x.gguf uses another)' \
 	'  make demo       the whole system on this machine, answering questions (KEEP=1 leaves it running)' \
 	'  make check      every test; installs what it needs' \
+	'  make check-long 5000 random mixes of requests (MIXES), some minutes' \
 	'  make fuzz       the fuzz targets, FUZZ_SECONDS (10) each' \
 	'  make install    DESTDIR= PREFIX=$(PREFIX)' \
 	'  make clean      remove build/' '' \
@@ -101,6 +102,10 @@ check: deps-test
 		$(MAKE) --no-print-directory -s -j$$(nproc) VARIANT=$$variant programs units || exit 1; done
 	@path=$$(MODEL='$(MODEL)' CACHE='$(CACHE)' bash tools/fetch-model.sh | tail -n 1) && [ -n "$$path" ] && \
 		FABRICMGR_TEST_MODEL="$$path" FUZZ_SECONDS=$${FUZZ_SECONDS:-10} exec python3 tests/run.py
+
+check-long: deps-test
+	@$(MAKE) --no-print-directory -s -j$$(nproc) programs units
+	@MIXES=$${MIXES:-5000} $(BUILD)/tests/unit/mixes
 
 fuzz: deps-test
 	@python3 tests/run.py --only fuzz

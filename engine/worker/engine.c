@@ -70,15 +70,14 @@ static uint64_t now_ns(void)
 static int find_ends(struct fm_engine *engine)
 {
 	const struct fm_tokenizer *tokenizer = engine->options.tokenizer;
+	uint32_t vocab = tokenizer ? engine->vocab : 0, n = 0;
 
-	uint32_t n = 0;
-
-	for (uint32_t id = 0; id < engine->vocab; id++)
+	for (uint32_t id = 0; id < vocab; id++)
 		n += fm_tokenizer_is_end(tokenizer, id);
 	engine->model_ends = malloc((n + 1) * sizeof(uint32_t));
 	if (!engine->model_ends)
 		return fm_fail(FM_ERR_NO_MEMORY, "engine: out of memory");
-	for (uint32_t id = 0; id < engine->vocab; id++)
+	for (uint32_t id = 0; id < vocab; id++)
 		if (fm_tokenizer_is_end(tokenizer, id))
 			engine->model_ends[engine->n_model_ends++] = id;
 	return 0;

@@ -22,7 +22,7 @@ struct fm_tokenizer;
 
 struct fm_engine_options {
 	struct fm_model *model;		      /* used, not owned */
-	const struct fm_tokenizer *tokenizer; /* for end tokens; used, not owned */
+	const struct fm_tokenizer *tokenizer; /* used, not owned; NULL: no end tokens */
 	struct fm_attach_options attach;      /* the pool */
 	const char *tenant_salt;	      /* or NULL */
 	uint32_t max_batch;		      /* requests that run at once */
