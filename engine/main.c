@@ -7,6 +7,7 @@
 
 #include <fabricmgr.h>
 
+#include "bench.h"
 #include "inspect.h"
 #include "router.h"
 #include "run.h"
@@ -22,6 +23,7 @@ static const struct {
 	{"serve", fm_serve_main, "an OpenAI-compatible server, all in one process"},
 	{"worker", fm_worker_main, "a member of a fleet: --role prefill, decode or both"},
 	{"router", fm_router_main, "the OpenAI-compatible front door of a fleet"},
+	{"bench", fm_bench_main, "tokens a second of prompts and of generation"},
 	{"inspect", fm_inspect_main, "what is in a model file"},
 };
 
