@@ -18,6 +18,8 @@ CCACHE := $(shell command -v ccache 2>/dev/null)
 DEPS_BUILD := gcc libc6-dev ccache liburing-dev libmicrohttpd-dev libjansson-dev libpcre2-dev \
 	libutf8proc-dev libisal-dev libnuma-dev libssl-dev python3 python3-venv ca-certificates
 DEPS_TEST := check libsubunit-dev python3-pytest clang-14 libclang-rt-14-dev strace procps
+# The programs that benchmarks compare with: to build llama.cpp, and redis-server.
+DEPS_PEERS := g++ cmake make redis-server
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 WARN := -Wall -Wextra -Werror -Wmissing-prototypes -Wstrict-prototypes -Wpointer-arith -Wvla
@@ -69,6 +71,9 @@ help:
 	'  make demo       the whole system on this machine, answering questions (KEEP=1 leaves it running)' \
 	'  make check      every test; installs what it needs' \
 	'  make check-long 5000 random mixes of requests (MIXES), some minutes' \
+	'  make bench      every benchmark; make bench-NAME one of: $(BENCHES)' \
+	'                  (STRICT=1 fails when a goal is missed; BENCH_ARGS="--pairs 9" and the like)' \
+	'  make peers      what they compare with (llama.cpp, redis-server) into build/peers' \
 	'  make fuzz       the fuzz targets, FUZZ_SECONDS (10) each' \
 	'  make install    DESTDIR= PREFIX=$(PREFIX)' \
 	'  make clean      remove build/' '' \
@@ -95,6 +100,26 @@ demo: deps
 	@$(MAKE) --no-print-directory -s -j$$(nproc) programs
 	@path=$$(MODEL='$(MODEL)' CACHE='$(CACHE)' bash tools/fetch-model.sh | tail -n 1) && [ -n "$$path" ] && \
 		exec python3 -I -S tools/demo.py --bin $(BUILD)/bin --model "$$path"
+
+# Benchmarks: tests/bench/NAME.py. JSON lines on standard output, a table on standard error.
+BENCHES := $(filter-out frame test_%,$(patsubst tests/bench/%.py,%,$(wildcard tests/bench/*.py)))
+BENCHES_WITH_PEERS := generate
+
+.PHONY: peers bench
+peers: deps
+	@$(call install_missing,$(DEPS_PEERS)) >&2
+	@CACHE='$(CACHE)' bash tests/bench/peers.sh
+
+bench:
+	@status=0; for name in $(BENCHES); do $(MAKE) --no-print-directory -s bench-$$name || status=1; done; \
+		exit $$status
+
+$(addprefix bench-,$(BENCHES_WITH_PEERS)): peers
+bench-%: deps FORCE
+	@$(MAKE) --no-print-directory -s -j$$(nproc) programs >&2
+	@path=$$(MODEL='$(MODEL)' CACHE='$(CACHE)' bash tools/fetch-model.sh | tail -n 1) && [ -n "$$path" ] && \
+		STRICT='$(STRICT)' exec python3 -B tests/bench/$*.py --bin $(BUILD)/bin --model "$$path" \
+		$(if $(filter $*,$(BENCHES_WITH_PEERS)),--peers build/peers) $(BENCH_ARGS)
 
 check: deps-test
 	@$(MAKE) --no-print-directory -s -j$$(nproc) programs units

@@ -18,6 +18,7 @@ SUITES = {
     "asan": unit.asan,
     "clang": unit.clang,
     "process": process.release,
+    "bench": process.bench,
     "fuzz": fuzz.fuzz,
 }
 

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pytest files of tests/process: the built programs as a person runs them."""
+"""The pytest files: tests/process, the built programs as a person runs them, and the benchmarks' frame."""
 from suites.common import pytest_folder
 
 
 def release():
     pytest_folder("process", 900)
+
+
+def bench():
+    pytest_folder("bench", 60)
