@@ -206,7 +206,7 @@ static int submit(struct bench *bench, enum fm_request_kind kind, uint64_t id, u
 		.n_tokens = n_tokens,
 		.n_prompt = n_tokens,
 		.max_tokens = UINT32_MAX,
-		.sampling = {.top_p = 1},
+		.sampling = {.top_p = 1, .repetition_penalty = 1},
 	};
 
 	return fm_engine_submit(bench->engine, &request);
