@@ -103,7 +103,9 @@ class Frame:
         print(text, file=self.err, flush=True)
 
     def pairs(self, ours, theirs, metrics, peer, n=5, warm_up=1, rung=None, **args):
-        """Runs ours() and theirs() in turn; each returns {metric: value}. Emits a line a metric."""
+        """Runs ours() and theirs() in turn; each returns {metric: value}. Emits a line a metric.
+
+        What of @args is callable is asked once the pairs have run."""
         if n < 1:
             raise ValueError("at least one pair")
         values, others = {name: [] for name in metrics}, None
@@ -115,6 +117,7 @@ class Frame:
                 for name in metrics:
                     values[name].append((a[name], b[name]))
         share = others.share()
+        args = {key: value() if callable(value) else value for key, value in args.items()}
         for name, metric in metrics.items():
             self.emit(name, metric, values[name], peer, rung, share, {**args, **metric.args})
 
