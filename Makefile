@@ -28,9 +28,11 @@ OPT_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-o
 # A second compiler: other warnings, other contraction rules, the same bits.
 OPT_clang := -O2 -g
 OPT_tsan := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
+# Kill points for the crash tests (libfabricmgr/include/fabricmgr_kill_point.h).
+OPT_kill := -O2 -g -DFM_KILL_POINTS
 OPT := $(OPT_$(VARIANT))
 ifeq ($(OPT),)
-$(error VARIANT=$(VARIANT) is not known: use release, asan, tsan or clang)
+$(error VARIANT=$(VARIANT) is not known: use release, asan, tsan, clang or kill)
 endif
 # -ffp-contract=off: a multiply and an add fuse only where the source says fmaf (the arithmetic contract).
 CFLAGS_ALL := -std=gnu11 $(OPT) $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno \
@@ -58,7 +60,7 @@ UNIT_HELP_OBJ := $(call obj,$(filter-out tests/unit/test_%.c,$(UNIT_SRC)))
 BIN := $(addprefix $(BUILD)/bin/,$(TOOLS) fabric-engine)
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps deps-test model demo check check-long check-reference fuzz clean install programs units FORCE
+.PHONY: all help deps deps-test model demo check check-long check-reference fuzz clean install programs units FORCE check-kills
 .DELETE_ON_ERROR:
 
 all: programs
@@ -74,10 +76,11 @@ help:
 	'  make bench      every benchmark; make bench-NAME one of: $(BENCHES)' \
 	'                  (STRICT=1 fails when a goal is missed; BENCH_ARGS="--pairs 9" and the like)' \
 	'  make peers      what they compare with (llama.cpp, redis-server) into build/peers' \
+	'  make check-kills  kill processes at every step of every protocol: KILLS=500 SEED=1' \
 	'  make fuzz       the fuzz targets, FUZZ_SECONDS (10) each' \
 	'  make install    DESTDIR= PREFIX=$(PREFIX)' \
 	'  make clean      remove build/' '' \
-	'VARIANT=release|asan|tsan|clang chooses the build; objects stand in build/$$VARIANT.'
+	'VARIANT=release|asan|tsan|clang|kill chooses the build; objects stand in build/$$VARIANT.'
 
 # $(call install_missing,PACKAGES): asks dpkg first, so that a complete machine needs no network.
 install_missing = missing=""; for p in $(1); do \
@@ -125,12 +128,18 @@ check: deps-test
 	@$(MAKE) --no-print-directory -s -j$$(nproc) programs units
 	@for variant in asan clang; do \
 		$(MAKE) --no-print-directory -s -j$$(nproc) VARIANT=$$variant programs units || exit 1; done
+	@$(MAKE) --no-print-directory -s -j$$(nproc) VARIANT=kill programs
 	@path=$$(MODEL='$(MODEL)' CACHE='$(CACHE)' bash tools/fetch-model.sh | tail -n 1) && [ -n "$$path" ] && \
 		FABRICMGR_TEST_MODEL="$$path" FUZZ_SECONDS=$${FUZZ_SECONDS:-10} exec python3 tests/run.py
 
 check-long: deps-test
 	@$(MAKE) --no-print-directory -s -j$$(nproc) programs units
 	@MIXES=$${MIXES:-5000} $(BUILD)/tests/unit/mixes
+
+# KILLS (50) and SEED (1) choose how long and which.
+check-kills: deps-test
+	@$(MAKE) --no-print-directory -s -j$$(nproc) VARIANT=kill programs
+	@python3 tests/run.py --only kills
 
 fuzz: deps-test
 	@python3 tests/run.py --only fuzz

@@ -251,8 +251,10 @@ static void print_json(struct run *run)
 
 	for (size_t i = 0; i < run->input.n; i++)
 		json_array_append_new(prompt, json_integer(run->input.ids[i]));
-	out = json_pack("{s:o,s:O,s:s,s:s}", "prompt_tokens", prompt, "tokens", run->out_tokens,
-			"text", run->text ? run->text : "", "finish_reason", run->finish);
+	/* With its length: a model may say the byte 0. */
+	out = json_pack("{s:o,s:O,s:s%,s:s}", "prompt_tokens", prompt, "tokens", run->out_tokens,
+			"text", run->text ? run->text : "", run->text_len, "finish_reason",
+			run->finish);
 	if (run->has_logprobs)
 		json_object_set(out, "steps", run->steps);
 	json_dumpf(out, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));

@@ -11,7 +11,7 @@ import time
 
 sys.dont_write_bytecode = True
 
-from suites import common, fuzz, process, unit  # noqa: E402
+from suites import common, fuzz, kills, process, unit  # noqa: E402
 
 SUITES = {
     "unit": unit.release,
@@ -19,6 +19,7 @@ SUITES = {
     "clang": unit.clang,
     "process": process.release,
     "bench": process.bench,
+    "kills": kills.kills,
     "fuzz": fuzz.fuzz,
 }
 

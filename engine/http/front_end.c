@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <fabricmgr.h>
+#include <fabricmgr_kill_point.h>
 
 #include "http/answer.h"
 #include "http/front_end.h"
@@ -257,11 +258,13 @@ static void finish_choice(struct front_end *front, struct fm_choice *choice, con
 	int err;
 
 	drop_choice(front, choice, cancel);
+	FM_KILL_POINT("front end: choice finished, not told");
 	err = fm_choice_finish(choice, &front->answer, finish);
 	if (!err && --exchange->n_open == 0) {
 		err = fm_exchange_answer(exchange, &front->answer, worker_address, front);
 		if (!err) {
 			retire(front, exchange);
+			FM_KILL_POINT("front end: answered");
 			return;
 		}
 	}
@@ -294,6 +297,7 @@ static void take_submissions(struct front_end *front)
 				break;
 			}
 			front->choices[choice->request] = choice;
+			FM_KILL_POINT("front end: request taken");
 		}
 	}
 }
@@ -317,8 +321,10 @@ static void send_to(struct front_end *front, uint32_t worker, json_t *message)
 		json_decref(message);
 		return;
 	}
+	FM_KILL_POINT("front end: before a message");
 	if (fm_worker_link_send(link, message))
 		worker_down(front, worker, FM_WORKER_RETRY_NS);
+	FM_KILL_POINT("front end: message sent");
 }
 
 static json_t *ids_json(const uint32_t *ids, uint32_t n)
@@ -368,12 +374,13 @@ static json_t *sampling_json(const struct fm_sampling *sampling)
 static json_t *request_message(const struct fm_choice *choice,
 			       const struct fm_router_action *action)
 {
+	uint32_t n = choice->n_prompt + choice->n_generated -
+		     (choice->n_generated > 1 && FM_FAULT("resume-short"));
 	json_t *message = json_pack(
 		"{s:s, s:I, s:o, s:I, s:b, s:i, s:o}", "op",
 		action->kind == FM_ROUTER_PREFILL ? "prefill" : "generate", "id",
 		(json_int_t)action->wire_id, "tokens",
-		ids_json(choice->tokens, choice->n_prompt + choice->n_generated), "n_prompt",
-		(json_int_t)choice->n_prompt, "ends", !choice->exchange->request.ignore_end,
+		ids_json(choice->tokens, n), "n_prompt", (json_int_t)choice->n_prompt, "ends", !choice->exchange->request.ignore_end,
 		"top_logprobs", (int)choice->exchange->request.n_top, "sampling",
 		sampling_json(&choice->sampling));
 
@@ -480,6 +487,7 @@ static void take_prefill(struct front_end *front, struct fm_choice *choice, json
 	choice->report.computed_prefill = integer(message, "computed", -1);
 	choice->report.cached = integer(message, "cached", -1);
 	snprintf(choice->tail, sizeof(choice->tail), "%s", tail ? tail : "");
+	FM_KILL_POINT("front end: prefilled");
 	fm_router_core_prefilled(front->core, (uint32_t)choice->request, tail != NULL, now);
 }
 
@@ -497,6 +505,7 @@ static int on_token(struct front_end *front, struct fm_choice *choice, json_t *m
 	if (choice->n_generated == choice->max_tokens)
 		return fm_fail(FM_ERR_INVALID, "sent more tokens than it was asked for");
 	observe_first(front, choice, now);
+	FM_KILL_POINT("front end: token received");
 	if (is_prefill)
 		take_prefill(front, choice, message, now);
 	else
@@ -575,6 +584,7 @@ static int on_hello(struct front_end *front, size_t worker, json_t *message)
 			"refused: its namespace is not that of the other workers (it has model "
 			"%s with %s): give all the same model and precision",
 			link->hello.model, link->hello.numerics);
+	FM_KILL_POINT("front end: worker's hello");
 	link->state = FM_LINK_UP;
 	snprintf(link->reason, sizeof(link->reason), "up");
 	fm_log(FM_LOG_INFO, "worker %s: up, %s, pid %u", link->address,

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <time.h>
 
+#include <fabricmgr_kill_point.h>
+
 #include "text/tokenizer.h"
 #include "worker/engine.h"
 #include "worker/kv_cache.h"
@@ -273,6 +275,7 @@ static void finish(struct fm_engine *engine, uint32_t number, const char *how)
 	request->counts.prefill_ms = (double)(request->first_token_ns - request->started_ns) / 1e6;
 	request->counts.decode_ms = (double)(now - request->first_token_ns) / 1e6;
 	event.counts = request->counts;
+	FM_KILL_POINT("engine: finished, not told");
 	tell(engine, request, &event);
 	drop(engine, number);
 }
@@ -320,6 +323,7 @@ static void preempt(struct fm_engine *engine, uint32_t number, bool for_room)
 {
 	struct running *request = &engine->requests[number];
 
+	FM_KILL_POINT("engine: preempting");
 	fm_kv_sequence_close(request->sequence);
 	request->sequence = NULL;
 	request->has_tail = false;
@@ -468,10 +472,12 @@ static void finish_prefill(struct fm_engine *engine, uint32_t number,
 	};
 	int offered = fm_kv_sequence_offer_tail(request->sequence, &event.tail);
 
+	FM_KILL_POINT("engine: tail offered, not told");
 	event.has_tail = offered == 1; /* a tail that cannot be offered is computed again */
 	request->counts.prefill_ms = (double)(now_ns() - request->started_ns) / 1e6;
 	event.counts = request->counts;
 	tell(engine, request, &event);
+	FM_KILL_POINT("engine: prefill told, not dropped");
 	drop(engine, number);
 }
 
@@ -510,6 +516,7 @@ static void next_token(struct fm_engine *engine, uint32_t number)
 	engine->generated_tokens++;
 	request->tokens[request->n_tokens++] = sample.token;
 	event.sample = &sample;
+	FM_KILL_POINT("engine: token chosen, not told");
 	tell(engine, request, &event);
 	if (request->counts.generated >= request->max_tokens ||
 	    request->n_tokens >= engine->max_tokens ||
@@ -583,6 +590,7 @@ bool fm_engine_step(struct fm_engine *engine)
 	if (!have_pool(engine))
 		return true;
 	admit(engine);
+	FM_KILL_POINT("engine: admitted");
 	n = fm_scheduler_plan(engine->scheduler, items, FM_SCHEDULER_REQUESTS_MAX);
 	for (size_t i = 0; i < n; i++)
 		if (reserve(engine, &items[i]))
@@ -594,9 +602,11 @@ bool fm_engine_step(struct fm_engine *engine)
 		if (engine->requests[items[i].request].sequence)
 			items[n_reserved++] = items[i];
 	n = fill_batch(engine, items, n_reserved);
+	FM_KILL_POINT("engine: reserved, not computed");
 	if (!n)
 		return true;
 	err = fm_model_forward(engine->options.model, engine->batch, n);
+	FM_KILL_POINT("engine: computed, not sealed");
 	for (size_t i = 0; i < n_reserved; i++) {
 		if (err)
 			fail_request(engine, items[i].request, err, fm_error_detail());

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <fabricmgr_kill_point.h>
+
 #include "worker/kv_cache.h"
 
 #define SEAL_BATCH 64 /* bounds the stack, not the sequence */
@@ -71,6 +73,7 @@ int fm_kv_cache_reattach(struct fm_kv_cache *cache)
 	if (cache->options.attach.fd >= 0)
 		return fm_fail(FM_ERR_DISCONNECTED,
 			       "the embedded pool is gone: restart the program");
+	FM_KILL_POINT("kv: before attaching again");
 	if (cache->pool)
 		fm_pool_detach(cache->pool);
 	cache->pool = NULL;
@@ -124,6 +127,7 @@ static int take_cached(struct fm_kv_sequence *sequence, const struct fm_key *tai
 		struct fm_block block;
 
 		if (!fm_block_adopt(cache->pool, tail, &block)) {
+			FM_KILL_POINT("kv: tail adopted");
 			hold_block(sequence, sequence->n_blocks++, &block);
 			/* It holds everything up to the token before the last. */
 			sequence->n_computed = sequence->n_tokens - 1;
@@ -259,6 +263,7 @@ static void use_existing(struct fm_kv_sequence *sequence, uint32_t i)
 
 	if (fm_pool_acquire(pool, &sequence->keys[i], 1, &theirs) != 1)
 		return;
+	FM_KILL_POINT("kv: sealed by another");
 	fm_block_discard(pool, &sequence->blocks[i], 1);
 	hold_block(sequence, i, &theirs);
 }
@@ -285,6 +290,7 @@ int fm_kv_sequence_advance(struct fm_kv_sequence *sequence, uint32_t n)
 				.parent = first + i ? &sequence->keys[first + i - 1] : NULL,
 			};
 		fm_block_seal(cache->pool, &cache->options.ns, seals, batch);
+		FM_KILL_POINT("kv: sealed");
 		for (uint32_t i = 0; i < batch; i++) {
 			if (!seals[i].result)
 				sequence->n_published++;

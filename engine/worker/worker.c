@@ -18,6 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <fabricmgr_kill_point.h>
+
 #include "worker/protocol.h"
 #include "worker/worker.h"
 
@@ -139,6 +141,7 @@ static void open_connection(struct worker *worker, int fd)
 		fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 		*connection = (struct connection){.fd = fd};
 		send_hello(worker, connection);
+		FM_KILL_POINT("worker: connection opened");
 		return;
 	}
 	fm_log(FM_LOG_WARNING, "a front end was refused: %d are connected already",
@@ -148,7 +151,9 @@ static void open_connection(struct worker *worker, int fd)
 
 static void close_connection(struct worker *worker, struct connection *connection)
 {
+	FM_KILL_POINT("worker: before a connection closes");
 	fm_engine_forget(worker->engine, connection);
+	FM_KILL_POINT("worker: requests forgotten");
 	close(connection->fd);
 	free(connection->in.data);
 	free(connection->out.data);
@@ -162,6 +167,7 @@ static void take_line(struct worker *worker, struct connection *connection, cons
 	struct fm_engine_stats stats;
 	int err = fm_worker_parse(line, len, &message);
 
+	FM_KILL_POINT("worker: line received");
 	if (err) {
 		send_error(connection, message.request.id, err);
 	} else if (message.op == FM_WORKER_OP_STATS) {
@@ -169,9 +175,11 @@ static void take_line(struct worker *worker, struct connection *connection, cons
 		send_json(connection, fm_worker_stats_json(&stats));
 	} else if (message.op == FM_WORKER_OP_CANCEL) {
 		fm_engine_cancel(worker->engine, connection, message.request.id);
+		FM_KILL_POINT("worker: request cancelled");
 	} else {
 		message.request.owner = connection;
 		err = fm_engine_submit(worker->engine, &message.request);
+		FM_KILL_POINT("worker: request taken");
 		if (err)
 			send_error(connection, message.request.id, err);
 	}
@@ -235,6 +243,7 @@ static void transmit(struct connection *connection)
 			break;
 		connection->sent += (size_t)n;
 	}
+	FM_KILL_POINT("worker: events sent");
 	if (connection->sent) {
 		out->used -= connection->sent;
 		memmove(out->data, out->data + connection->sent, out->used);

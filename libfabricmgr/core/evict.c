@@ -5,6 +5,8 @@
  * lease table named in a scan begun after its EVICTING and the fence; and no parent before its
  * resident child.
  */
+#include <fabricmgr_kill_point.h>
+
 #include "core/evict.h"
 
 #define NONE FM_NO_ENTRY
@@ -103,9 +105,11 @@ static uint32_t sacrifice(struct fm_store *store, uint32_t n)
 		fm_store_relaxed(word, FABRICMGR_WORD(FABRICMGR_WORD_GENERATION(*word),
 						      FABRICMGR_BLOCK_EVICTING));
 	}
+	FM_KILL_POINT("evict: marked, not scanned");
 	/* Pairs with the fence in fm_lease_take(): a lease that the scan misses saw EVICTING. */
 	fm_fence();
 	scan_leases(store);
+	FM_KILL_POINT("evict: scanned, not freed");
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t entry = store->victims[i];
 		uint64_t *word = &store->index.entries[entry].word;
@@ -114,6 +118,7 @@ static uint32_t sacrifice(struct fm_store *store, uint32_t n)
 		if (store->nodes[entry].leased != store->scan &&
 		    store->nodes[entry].first_child == NONE) {
 			fm_store_free_sealed(store, entry);
+			FM_KILL_POINT("evict: one freed");
 			freed++;
 			continue;
 		}

@@ -9,6 +9,8 @@
 
 #include <stdbool.h>
 
+#include <fabricmgr_kill_point.h>
+
 #include "core/index.h"
 
 /* Writes the lease; release on region pairs with the evictor's acquire in its scan. */
@@ -36,6 +38,7 @@ static inline bool fm_lease_take(struct fabricmgr_lease *lease, const struct fm_
 
 	fm_lease_write(lease, FM_HIGH(place), FM_LOW(place), FABRICMGR_WORD_GENERATION(expected),
 		       FM_LOW(extent));
+	FM_KILL_POINT("acquire: lease written, not checked");
 	/* Pairs with the fence between EVICTING and the scan: either the evictor sees this lease,
 	 * or this load sees EVICTING. */
 	fm_fence();

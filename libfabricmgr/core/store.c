@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <fabricmgr_kill_point.h>
+
 #include "core/evict.h"
 #include "core/store.h"
 
@@ -126,6 +128,7 @@ static void owner_receive(struct fm_store *store, struct fm_owner *owner, uint32
 
 void fm_store_owner_remove(struct fm_store *store, struct fm_owner *owner, uint64_t expires)
 {
+	FM_KILL_POINT("end of a client: before");
 	while (owner->staged_head != NONE) {
 		uint32_t entry = owner->staged_head;
 
@@ -283,6 +286,7 @@ int fm_store_seal(struct fm_store *store, struct fm_owner *owner, const struct f
 		fm_key_store(e->key, &(struct fm_key){{0}});
 		return err;
 	}
+	FM_KILL_POINT("seal: in the index, no header");
 	if (seal->parent)
 		fm_key_store(e->parent, seal->parent);
 	fm_store_relaxed(&e->check, FM_PAIR(seal->crc32c, FM_LOW(e->check)));
@@ -299,6 +303,7 @@ int fm_store_seal(struct fm_store *store, struct fm_owner *owner, const struct f
 	memcpy(header.ns, seal->ns, sizeof(header.ns));
 	memcpy(header.key, &seal->key, sizeof(header.key));
 	fm_header_write(store->headers, seal->entry, header);
+	FM_KILL_POINT("seal: header written, not visible");
 	if (parent != NONE)
 		link_parent(store, seal->entry, parent);
 	owner_give_up(store, owner, seal->entry);
@@ -338,6 +343,8 @@ int fm_store_discard(struct fm_store *store, struct fm_owner *owner, uint32_t en
 {
 	if (!is_staged_by(store, owner, entry, generation))
 		return not_staged(entry);
+	if (FM_FAULT("leak-discarded"))
+		return 0;
 	owner_give_up(store, owner, entry);
 	entry_free(store, entry);
 	store->counters.staging--;

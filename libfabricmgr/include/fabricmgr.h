@@ -165,6 +165,7 @@ struct fm_pool_info {
 	char policy[32];	 /* "lru" */
 	char loop[32];		 /* "io_uring" or "poll": what the daemon waits with */
 	char loop_reason[160];	 /* why not io_uring */
+	uint64_t blocks_offered; /* of the staging ones: on offer, not yet adopted */
 };
 
 FM_API int fm_pool_info(struct fm_pool *pool, struct fm_pool_info *out);

@@ -14,6 +14,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <fabricmgr_kill_point.h>
+
 #include "base/clock.h"
 #include "pool/client.h"
 
@@ -104,7 +106,9 @@ static int exchange(struct fm_pool *pool, struct fm_wire_request *request,
 	request->head.magic = FM_WIRE_MAGIC;
 	request->head.version = FM_WIRE_VERSION;
 	request->head.size = sizeof(*request);
+	FM_KILL_POINT("socket: before a request");
 	err = fm_wire_send(pool->socket, request, sizeof(*request), NULL, 0);
+	FM_KILL_POINT("socket: request sent");
 	if (err)
 		return err == FM_ERR_DISCONNECTED ? fm_pool_gone(pool) : err;
 	for (;;) {
@@ -325,6 +329,7 @@ static int say_hello(struct fm_pool *pool, const struct fm_attach_options *optio
 	snprintf(request.name, sizeof(request.name), "%s",
 		 options->name ? options->name : program_invocation_short_name);
 	err = exchange(pool, &request, &reply, fds, &n_fds, deadline);
+	FM_KILL_POINT("attach: descriptors received");
 	if (!err && n_fds != FM_WIRE_FDS)
 		err = fm_fail(FM_ERR_IO, "the daemon sent %d descriptors instead of %d", n_fds,
 			      FM_WIRE_FDS);
@@ -429,6 +434,7 @@ int fm_pool_attach(const struct fm_attach_options *options, struct fm_pool **out
 		pool_free(pool);
 		return err;
 	}
+	FM_KILL_POINT("attach: mapped");
 	*out = pool;
 	return 0;
 }
@@ -437,6 +443,7 @@ void fm_pool_detach(struct fm_pool *pool)
 {
 	/* The daemon frees leases and staged blocks at the end of the connection, as it does for a
 	 * client that dies: one way for both. A child closes its copies only. */
+	FM_KILL_POINT("detach: before");
 	if (pool)
 		pool_free(pool);
 }

@@ -5,6 +5,8 @@
  */
 #include <string.h>
 
+#include <fabricmgr_kill_point.h>
+
 #include "base/crc32c.h"
 #include "pool/client.h"
 
@@ -65,6 +67,7 @@ static bool acquire_one(struct fm_pool *pool, const struct fm_key *key, uint32_t
 			fm_pause(); /* being evicted: gone, or back, in a moment */
 			continue;
 		}
+		FM_KILL_POINT("acquire: leased");
 		/* Under the lease the fields are those of this generation and stay. */
 		*place = fm_load_relaxed(&e->place);
 		*extent = fm_load_relaxed(&e->extent);
@@ -145,6 +148,7 @@ int64_t fm_pool_acquire(struct fm_pool *pool, const struct fm_key *keys, size_t 
 		if ((size_t)got < piece)
 			break;
 	}
+	FM_KILL_POINT("acquire: before touch");
 	if (done)
 		fm_pool_touch(pool, blocks[done - 1].entry, blocks[done - 1].generation);
 	return (int64_t)done;
@@ -157,7 +161,9 @@ void fm_block_release(struct fm_pool *pool, struct fm_block *blocks, size_t n)
 	for (size_t i = 0; i < n; i++) {
 		if (blocks[i].lease >= pool->lease_count)
 			continue; /* staged, or released before */
-		fm_lease_drop(&pool->leases[blocks[i].lease]);
+		if (!FM_FAULT("keep-leases"))
+			fm_lease_drop(&pool->leases[blocks[i].lease]);
+		FM_KILL_POINT("release: dropped");
 		fm_leases_return(pool, &blocks[i].lease, 1);
 		blocks[i].lease = FM_NO_LEASE;
 		blocks[i].data = NULL;

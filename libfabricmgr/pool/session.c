@@ -18,6 +18,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <fabricmgr_kill_point.h>
+
 #include "base/clock.h"
 #include "pool/server.h"
 
@@ -114,6 +116,7 @@ void fm_session_end(struct fm_session *session)
 			expires = fm_clock_ns() + server->quarantine_ns;
 		fm_store_owner_remove(&server->store, &session->owner, expires);
 	}
+	FM_KILL_POINT("end of a client: blocks freed");
 	fm_region_unmap(session->ring.shared, RING_BYTES);
 	fm_region_unmap((void *)session->owner.leases, session->lease_bytes);
 	close_fd(session->socket);
@@ -259,7 +262,9 @@ static int on_hello(struct fm_session *session, const struct fm_wire_request *he
 	fds[FM_FD_RING] = shared[1];
 	fds[FM_FD_SUBMITTED] = session->submitted;
 	fds[FM_FD_COMPLETED] = session->completed;
+	FM_KILL_POINT("hello: before the answer");
 	sent = fm_wire_send(session->socket, &reply, sizeof(reply), fds, err ? 0 : FM_WIRE_FDS);
+	FM_KILL_POINT("hello: answered");
 	close_fd(shared[0]);
 	close_fd(shared[1]);
 	return err ? err : sent;
@@ -375,6 +380,7 @@ static void on_socket(void *context)
 
 	if (got == FM_ERR_BUSY)
 		return;
+	FM_KILL_POINT("socket: request received");
 	/* A reply that finds no room (BUSY) means a client that asks and does not read. */
 	if (got <= 0 || on_request(session, &request, (size_t)got)) {
 		if (got)
@@ -390,7 +396,9 @@ void fm_session_complete(struct fm_session *session, const struct fm_completion 
 {
 	uint64_t one = 1;
 
+	FM_KILL_POINT("ring: done, not answered");
 	fm_ring_complete(&session->ring, completion);
+	FM_KILL_POINT("ring: answered, client not woken");
 	if (fm_ring_must_wake_client(&session->ring) &&
 	    write(session->completed, &one, sizeof(one)) < 0 && errno != EAGAIN)
 		fm_log(FM_LOG_WARNING, "eventfd of client %u: %s", session->owner.id,
@@ -519,6 +527,7 @@ int fm_session_serve(struct fm_session *session)
 			return taken;
 		if (!taken)
 			break;
+		FM_KILL_POINT("ring: submission taken");
 		on_submission(session, &submission);
 		n++;
 	}

@@ -11,6 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <fabricmgr_kill_point.h>
+
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "pool/client.h"
@@ -202,7 +204,9 @@ static void exchange(struct fm_pool *pool, struct fm_submission *s, uint32_t n,
 			fresh++;
 		}
 		if (fresh) {
+			FM_KILL_POINT("ring: submitted, daemon not woken");
 			wake_daemon(pool);
+			FM_KILL_POINT("ring: submitted, daemon woken");
 			fresh = 0;
 		}
 		if ((sent == n && !batch.pending) || is_gone(pool) || fm_clock_ns() >= deadline)
@@ -335,8 +339,10 @@ int fm_block_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_bl
 		for (uint32_t i = 0; i < piece; i++)
 			submissions[i] = (struct fm_submission){
 				.op = FM_OP_STAGE, .length = length, .deadline_ns = left};
+		FM_KILL_POINT("stage: before");
 		exchange(pool, submissions, piece, NULL, completions,
 			 fm_clock_ns() + left + FM_GRACE_NS);
+		FM_KILL_POINT("stage: answered");
 		for (uint32_t i = 0; i < piece; i++) {
 			struct fm_block *block = &blocks[done + i];
 
@@ -389,7 +395,9 @@ static int seal_piece(struct fm_pool *pool, const struct fm_digest *ns, struct f
 		fm_lease_write(&pool->leases[leases[i]], FM_HIGH(place), FM_LOW(place),
 			       block->generation, FM_LOW(extent));
 	}
+	FM_KILL_POINT("seal: leases written");
 	exchange(pool, submissions, n, leases, completions, fm_clock_ns() + ANSWER_NS);
+	FM_KILL_POINT("seal: answered");
 	for (uint32_t i = 0; i < n; i++) {
 		int result = completions[i].result;
 
@@ -450,6 +458,7 @@ void fm_block_discard(struct fm_pool *pool, struct fm_block *blocks, size_t n)
 	if (!blocks || fm_pool_check(pool, false))
 		return;
 	send_discards(pool, blocks, n);
+	FM_KILL_POINT("discard: submitted");
 	for (size_t i = 0; i < n; i++)
 		if (blocks[i].lease == FM_NO_LEASE)
 			blocks[i].data = NULL;
@@ -467,7 +476,9 @@ int fm_block_offer(struct fm_pool *pool, struct fm_block *block, struct fm_key *
 		return fm_fail(FM_ERR_INVALID, "only a block staged by this client can be offered");
 	s.entry = block->entry;
 	s.generation = block->generation;
+	FM_KILL_POINT("offer: before");
 	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + ANSWER_NS);
+	FM_KILL_POINT("offer: answered");
 	if (c.result)
 		return explain(pool, c.result, "offering a block");
 	*id = c.key;
@@ -486,7 +497,9 @@ int fm_block_adopt(struct fm_pool *pool, const struct fm_key *id, struct fm_bloc
 	if (!id || !out)
 		return fm_fail(FM_ERR_INVALID, "an adoption needs an id and room for a block");
 	s.key = *id;
+	FM_KILL_POINT("adopt: before");
 	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + ANSWER_NS);
+	FM_KILL_POINT("adopt: answered");
 	if (c.result == FM_ERR_NOT_FOUND)
 		return fm_fail(FM_ERR_NOT_FOUND, "nothing is on offer under this id (adopted "
 						 "already, or older than 30 s)");

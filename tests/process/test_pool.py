@@ -179,7 +179,8 @@ def test_clients_killed_at_any_moment_leave_nothing(daemon):
     # Everything may be had again: no lease of the dead holds a block.
     pool = Pool(daemon.socket)
     pool.stage(4 << 20, 8)
-    assert daemon.status()["blocks"] == {"sealed": 0, "staging": 8, "quarantine": 0}
+    assert daemon.status()["blocks"] == {"sealed": 0, "staging": 8, "quarantine": 0,
+                                         "offered": 0}
     pool.detach()
 
 
