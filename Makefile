@@ -38,8 +38,8 @@ endif
 CFLAGS_ALL := -std=gnu11 $(OPT) $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno \
 	-D_GNU_SOURCE -DFM_VERSION='"$(VERSION)"' $(CFLAGS)
 INC_LIB := -Ilibfabricmgr/include -Ikmod/uapi -Ilibfabricmgr
-INC_ENGINE := -Ilibfabricmgr/include -Ikmod/uapi -Ikernels -Iengine
-INC_TOOLS := -Ilibfabricmgr/include -Ikmod/uapi
+INC_ENGINE := -Ilibfabricmgr/include -Ikmod/uapi -Ikernels -Iengine -Itools
+INC_TOOLS := -Ilibfabricmgr/include -Ikmod/uapi -Itools
 LDLIBS_LIB := -luring -lcrypto -lisal -lnuma -lpthread
 LDLIBS_ENGINE := -lmicrohttpd -ljansson -lpcre2-8 -lutf8proc -lm $(LDLIBS_LIB)
 LDFLAGS_ALL := $(OPT) -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
@@ -47,7 +47,7 @@ LDFLAGS_ALL := $(OPT) -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
 src = $(sort $(foreach d,$(1),$(wildcard $(d)/*.c)))
 LIB_SRC := $(call src,libfabricmgr/base libfabricmgr/core libfabricmgr/mem libfabricmgr/pool)
 KERNEL_SRC := $(call src,kernels/cpu)
-ENGINE_SRC := $(filter-out engine/main.c,$(call src,engine engine/model engine/text engine/core engine/http engine/worker))
+ENGINE_SRC := $(filter-out engine/main.c,$(call src,engine engine/model engine/text engine/core engine/http engine/worker)) tools/command_line.c
 UNIT_SRC := $(call src,tests/unit)
 TOOLS := fabricmgrd fabricctl
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
@@ -206,7 +206,7 @@ $(BUILD)/libfabricmgr.so: $(LIB_OBJ) libfabricmgr/fabricmgr.map
 	@$(CC) -shared $(LDFLAGS_ALL) -Wl,-soname,libfabricmgr.so.0 -Wl,--version-script=libfabricmgr/fabricmgr.map -o $@ $(LIB_OBJ) $(LDLIBS_LIB)
 
 define tool_rule
-$(BUILD)/bin/$(1): $(call obj,$(call src,tools/$(1))) $(BUILD)/libfabricmgr.a
+$(BUILD)/bin/$(1): $(call obj,$(call src,tools/$(1)) tools/command_line.c) $(BUILD)/libfabricmgr.a
 	@mkdir -p $$(@D)
 	@echo "  LINK  $$@"
 	@$$(CC) $$(LDFLAGS_ALL) -o $$@ $$^ -ljansson $$(LDLIBS_LIB)

@@ -51,19 +51,16 @@ struct test {
 	uint64_t seed;
 };
 
-static void usage(FILE *out)
-{
-	fputs("usage: fabric-engine bench -m FILE [OPTION…]\n\n"
-	      "Tokens a second of prompts (pp) and of generation (tg), pool and sampling included.\n"
-	      "Each option of numbers takes several: 512,2048\n\n"
-	      "  -p, --prompt N        tokens of a prompt (512); 0: none of these tests\n"
-	      "  -n, --generate N      steps of generation (128); 0: none of these tests\n"
-	      "  -d, --depth N         tokens that stand before them already (0); multiples of 16\n"
-	      "  -b, --batch N         sequences that generate at once (1)\n"
-	      "  -r, --repeats N       runs of a test after one to warm up (5); the median counts\n"
-	      "      --json            one JSON object a test\n" FM_ENGINE_OPTIONS_HELP,
-	      out);
-}
+static const char help[] =
+	"usage: fabric-engine bench -m FILE [OPTION…]\n\n"
+	"Tokens a second of prompts (pp) and of generation (tg), pool and sampling included.\n"
+	"Each option of numbers takes several: 512,2048\n\n"
+	"  -p, --prompt N        tokens of a prompt (512); 0: none of these tests\n"
+	"  -n, --generate N      steps of generation (128); 0: none of these tests\n"
+	"  -d, --depth N         tokens that stand before them already (0); multiples of 16\n"
+	"  -b, --batch N         sequences that generate at once (1)\n"
+	"  -r, --repeats N       runs of a test after one to warm up (5); the median counts\n"
+	"      --json            one JSON object a test\n" FM_ENGINE_OPTIONS_HELP;
 
 static double now_s(void)
 {
@@ -206,7 +203,7 @@ static int submit(struct bench *bench, enum fm_request_kind kind, uint64_t id, u
 		.n_tokens = n_tokens,
 		.n_prompt = n_tokens,
 		.max_tokens = UINT32_MAX,
-		.sampling = {.top_p = 1, .repetition_penalty = 1},
+		.sampling = FM_SAMPLING_NEUTRAL,
 	};
 
 	return fm_engine_submit(bench->engine, &request);
@@ -238,8 +235,8 @@ static int prefill(struct bench *bench, uint32_t n, uint32_t expected)
 /* ---- the tests ------------------------------------------------------------------------------- */
 
 /*
- * What stands before the timed tokens is computed once for a test and found in the pool by its runs:
- * the same random numbers give the same prompts again.
+ * What stands before the timed tokens is computed once for a test and found in the pool by its
+ * runs: the same random numbers give the same prompts again.
  */
 static int prepare(struct bench *bench, const struct test *test)
 {
@@ -320,8 +317,8 @@ static void print_json(const struct bench *bench, const struct test *test, const
 	out = json_pack("{s:s,s:i,s:i,s:i,s:i,s:f,s:o,s:s,s:s,s:s,s:i}", "test", name, "tokens",
 			(int)test->n, "depth", (int)test->depth, "batch", (int)test->batch,
 			"repeats", (int)bench->repeats, "tokens_per_s", rates[bench->repeats / 2],
-			"sorted", samples, "model", info->name, "numerics", info->numerics_id, "isa",
-			info->isa, "threads", (int)bench->flags.model_options.threads);
+			"sorted", samples, "model", info->name, "numerics", info->numerics_id,
+			"isa", info->isa, "threads", (int)bench->flags.model_options.threads);
 	if (!test->is_prefill) {
 		json_object_set_new(out, "read_bytes_per_s", json_real(read));
 		json_object_set_new(out, "read_limit_bytes_per_s", json_real(bench->read_limit));
@@ -414,9 +411,8 @@ static int run_all(struct bench *bench)
 		       info->name, (double)info->weight_bytes / 1e6, info->numerics_id, info->isa,
 		       "test", "depth", "batch", "tokens/s", "least", "most", "read (weights, KV)");
 	for (size_t d = 0; d < bench->depths.n; d++) {
-		struct test test = {.depth = bench->depths.values[d],
-				    .is_prefill = true,
-				    .batch = 1};
+		struct test test = {
+			.depth = bench->depths.values[d], .is_prefill = true, .batch = 1};
 
 		for (size_t i = 0; !err && i < bench->prompts.n; i++) {
 			test.n = bench->prompts.values[i];
@@ -454,9 +450,10 @@ static int take_list(const char *what, const char *text, uint32_t min, uint32_t 
 		value = strtoul(at, &end, 10);
 		if (end == at || *at < '0' || *at > '9' || errno || value < min || value > max ||
 		    (*end && *end != ',') || out->n == LIST_MAX)
-			return fm_fail(FM_ERR_INVALID,
-				       "%s %s: give up to %d numbers from %u to %u, such as 128,512",
-				       what, text, LIST_MAX, min, max);
+			return fm_fail(
+				FM_ERR_INVALID,
+				"%s %s: give up to %d numbers from %u to %u, such as 128,512", what,
+				text, LIST_MAX, min, max);
 		out->values[out->n++] = (uint32_t)value;
 		if (!*end)
 			return 0;
@@ -466,22 +463,23 @@ static int take_list(const char *what, const char *text, uint32_t min, uint32_t 
 
 enum { OPT_JSON = 1000 };
 
-static const struct option long_options[] = {
-	FM_ENGINE_LONG_OPTIONS,
-	{"prompt", required_argument, NULL, 'p'},
-	{"generate", required_argument, NULL, 'n'},
-	{"depth", required_argument, NULL, 'd'},
-	{"batch", required_argument, NULL, 'b'},
-	{"repeats", required_argument, NULL, 'r'},
-	{"json", no_argument, NULL, OPT_JSON},
-	{0}};
+static const struct option long_options[] = {FM_ENGINE_LONG_OPTIONS,
+					     {"prompt", required_argument, NULL, 'p'},
+					     {"generate", required_argument, NULL, 'n'},
+					     {"depth", required_argument, NULL, 'd'},
+					     {"batch", required_argument, NULL, 'b'},
+					     {"repeats", required_argument, NULL, 'r'},
+					     {"json", no_argument, NULL, OPT_JSON},
+					     {0}};
 
-static int take_option(struct bench *bench, int option, const char *value)
+static int take(void *arg, int flag, const char *value)
 {
-	uint64_t number;
-	int err;
+	struct bench *bench = arg;
+	int taken = fm_engine_flags_take(&bench->flags, flag, value);
 
-	switch (option) {
+	if (taken)
+		return taken < 0 ? taken : 0;
+	switch (flag) {
 	case 'p':
 		return take_list("--prompt", value, 1, 1u << 20, &bench->prompts);
 	case 'n':
@@ -491,37 +489,17 @@ static int take_option(struct bench *bench, int option, const char *value)
 	case 'b':
 		return take_list("--batch", value, 1, FM_SCHEDULER_REQUESTS_MAX, &bench->batches);
 	case 'r':
-		err = fm_parse_u64("--repeats", value, 1, REPEATS_MAX, &number);
-		if (!err)
-			bench->repeats = (uint32_t)number;
-		return err;
-	case OPT_JSON:
+		return fm_parse_u32("--repeats", value, 1, REPEATS_MAX, &bench->repeats);
+	default:
 		bench->json = true;
 		return 0;
-	default:
-		return fm_fail(FM_ERR_INVALID, "unknown option");
 	}
 }
 
-/* 0 to go on, 1 when help was printed, negative for a usage error. */
-static int parse_arguments(struct bench *bench, int argc, char **argv)
+static int check(const struct bench *bench, int argc, char **argv)
 {
-	int option, err = 0;
+	int err = fm_engine_flags_finish(&bench->flags, argc, argv);
 
-	while (!err &&
-	       (option = getopt_long(argc, argv, "m:t:p:n:d:b:r:h", long_options, NULL)) != -1) {
-		int taken = fm_engine_flags_take(&bench->flags, option, optarg);
-
-		if (option == 'h') {
-			usage(stdout);
-			return 1;
-		}
-		err = taken < 0 ? taken : taken ? 0 : take_option(bench, option, optarg);
-	}
-	if (!err && optind < argc)
-		err = fm_fail(FM_ERR_INVALID, "\"%s\" is not an option", argv[optind]);
-	if (!err && !bench->flags.model)
-		err = fm_fail(FM_ERR_INVALID, "-m FILE is missing");
 	if (!err && (!bench->depths.n || !bench->batches.n))
 		err = fm_fail(FM_ERR_INVALID, "give a --depth and a --batch");
 	return err;
@@ -529,6 +507,8 @@ static int parse_arguments(struct bench *bench, int argc, char **argv)
 
 int fm_bench_main(int argc, char **argv)
 {
+	static const struct fm_command command = {"fabric-engine bench", ":m:t:p:n:d:b:r:h",
+						  long_options, help, take};
 	struct bench bench = {
 		.prompts = {{512}, 1},
 		.generates = {{128}, 1},
@@ -537,24 +517,21 @@ int fm_bench_main(int argc, char **argv)
 		.repeats = 5,
 		.fresh = 0x9e3779b97f4a7c15ull,
 	};
-	int err;
+	int status, err;
 
 	fm_engine_flags_init(&bench.flags);
-	err = parse_arguments(&bench, argc, argv);
-	if (err > 0)
-		return 0;
-	if (err) {
-		fprintf(stderr, "fabric-engine bench: %s\n", fm_error_detail());
-		usage(stderr);
-		return 2;
-	}
+	status = fm_command_parse(&command, argc, argv, &bench);
+	if (status != FM_COMMAND_GO)
+		return status;
+	if (check(&bench, argc, argv))
+		return fm_usage_error(command.name);
 	err = run_all(&bench);
 	if (err)
-		fprintf(stderr, "fabric-engine bench: %s\n", fm_error_detail());
+		fprintf(stderr, "%s: %s\n", command.name, fm_error_detail());
 	fm_engine_destroy(bench.engine);
 	fm_embedded_pool_stop(bench.pool);
 	fm_tokenizer_destroy(bench.tokenizer);
 	fm_model_close(bench.model);
 	free(bench.tokens);
-	return err ? 1 : 0;
+	return err ? FM_EXIT_FAILED : 0;
 }

@@ -4,7 +4,6 @@
  * one JSON object first and the table is printed from that, so both always say the same. Invariant:
  * text from the file reaches the terminal only as printable characters.
  */
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 
 #include <fabricmgr.h>
 
+#include "command_line.h"
 #include "inspect.h"
 #include "model/gguf.h"
 #include "text/chat_template.h"
@@ -21,17 +21,17 @@
 
 #define N_TYPES 64 /* above every enum ggml_type */
 
-static const char usage[] = "usage: fabric-engine inspect [--json] [--tensors] MODEL\n"
-			    "\n"
-			    "Shows what is in a GGUF file: architecture, sizes, tensor types, "
-			    "tokenizer, chat template.\n"
-			    "\n"
-			    "  --json     one JSON object on standard output\n"
-			    "  --tensors  every tensor too: name, type, shape, offset, bytes\n"
-			    "  --help     this text\n"
-			    "\n"
-			    "Exit status: 0, 1 when the file cannot be read or is damaged, 2 for a "
-			    "wrong command line.\n";
+static const char help[] = "usage: fabric-engine inspect [--json] [--tensors] MODEL\n"
+			   "\n"
+			   "Shows what is in a GGUF file: architecture, sizes, tensor types, "
+			   "tokenizer, chat template.\n"
+			   "\n"
+			   "  --json     one JSON object on standard output\n"
+			   "  --tensors  every tensor too: name, type, shape, offset, bytes\n"
+			   "  -h, --help; --version\n"
+			   "\n"
+			   "Exit status: 0, 1 when the file cannot be read or is damaged, 2 for a "
+			   "wrong command line.\n";
 
 /* Metadata of the architecture that is shown: the key's end and the name in the report. */
 static const struct {
@@ -282,16 +282,26 @@ static void print_table(const json_t *report)
 
 static int print_report(const json_t *report, bool as_json)
 {
-	if (!as_json) {
+	if (!as_json)
 		print_table(report);
-	} else if (json_dumpf(report, stdout, JSON_INDENT(2)) != 0 || putchar('\n') == EOF) {
-		fprintf(stderr, "fabric-engine inspect: cannot write the report\n");
-		return 1;
-	}
-	if (fflush(stdout) != 0) {
-		fprintf(stderr, "fabric-engine inspect: cannot write the report\n");
-		return 1;
-	}
+	else if (json_dumpf(report, stdout, JSON_INDENT(2)) != 0 || putchar('\n') == EOF)
+		return fm_finish_output("fabric-engine inspect", 0);
+	return 0;
+}
+
+struct inspect {
+	bool as_json, with_tensors;
+};
+
+static int take(void *arg, int flag, const char *value)
+{
+	struct inspect *inspect = arg;
+
+	(void)value;
+	if (flag == 'j')
+		inspect->as_json = true;
+	else
+		inspect->with_tensors = true;
 	return 0;
 }
 
@@ -301,40 +311,28 @@ int fm_inspect_main(int argc, char **argv)
 		{"json", no_argument, NULL, 'j'},
 		{"tensors", no_argument, NULL, 't'},
 		{"help", no_argument, NULL, 'h'},
+		{"version", no_argument, NULL, 'V'},
 		{0},
 	};
-	bool as_json = false, with_tensors = false;
+	static const struct fm_command command = {"fabric-engine inspect", ":h", options, help,
+						  take};
+	struct inspect inspect = {0};
 	struct gguf *file;
 	json_t *report;
-	int option, status;
+	int status = fm_command_parse(&command, argc, argv, &inspect);
 
-	optind = 0; /* main() may have parsed before */
-	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-		switch (option) {
-		case 'j':
-			as_json = true;
-			break;
-		case 't':
-			with_tensors = true;
-			break;
-		case 'h':
-			fputs(usage, stdout);
-			return 0;
-		default:
-			fputs(usage, stderr);
-			return 2;
-		}
-	}
+	if (status != FM_COMMAND_GO)
+		return status;
 	if (argc - optind != 1) {
-		fprintf(stderr, "fabric-engine inspect: give one model file\n%s", usage);
-		return 2;
+		fm_fail(FM_ERR_INVALID, "%d model files were given: name one", argc - optind);
+		return fm_usage_error(command.name);
 	}
 	if (gguf_open(argv[optind], &file) != 0) {
 		fprintf(stderr, "fabric-engine inspect: %s\n", fm_error_detail());
-		return 1;
+		return FM_EXIT_FAILED;
 	}
-	report = collect(file, with_tensors);
-	status = print_report(report, as_json);
+	report = collect(file, inspect.with_tensors);
+	status = print_report(report, inspect.as_json);
 	json_decref(report);
 	gguf_close(file);
 	return status;

@@ -8,6 +8,7 @@
 #include <fabricmgr.h>
 
 #include "bench.h"
+#include "command_line.h"
 #include "inspect.h"
 #include "router.h"
 #include "run.h"
@@ -27,36 +28,53 @@ static const struct {
 	{"inspect", fm_inspect_main, "what is in a model file"},
 };
 
+#define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
+
 static void usage(FILE *out)
 {
 	fputs("usage: fabric-engine COMMAND [OPTION…]   (fabric-engine COMMAND --help)\n\n", out);
-	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+	for (size_t i = 0; i < N_COMMANDS; i++)
 		fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].what);
+	fputs("\nExit status: 0 ended as asked, 1 failed, 2 wrong usage.\n", out);
+}
+
+static int refuse(const char *word)
+{
+	const char *near = fm_nearest_name(word, &commands[0].name, N_COMMANDS, sizeof(*commands));
+
+	if (*word == '-')
+		fm_fail(FM_ERR_INVALID, "%.64s: a command comes first", word);
+	else if (near)
+		fm_fail(FM_ERR_INVALID, "there is no command \"%.64s\"; did you mean %s?", word,
+			near);
+	else
+		fm_fail(FM_ERR_INVALID, "there is no command \"%.64s\"", word);
+	return fm_usage_error("fabric-engine");
 }
 
 int main(int argc, char **argv)
 {
+	const char *word = argc > 1 ? argv[1] : "--help";
 	char name[64];
 
 	fm_log_set_program("fabric-engine");
-	if (argc > 1 && !strcmp(argv[1], "--version")) {
+	if (!strcmp(word, "--version")) {
 		printf("fabric-engine %s\n", fm_version());
-		return 0;
+		return fm_finish_output("fabric-engine", 0);
 	}
-	if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "help"))) {
+	if (argc < 2) {
+		usage(stderr);
+		return FM_EXIT_USAGE;
+	}
+	if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help")) {
 		usage(stdout);
-		return 0;
+		return fm_finish_output("fabric-engine", 0);
 	}
-	for (size_t i = 0; argc > 1 && i < sizeof(commands) / sizeof(commands[0]); i++) {
-		if (strcmp(argv[1], commands[i].name) != 0)
+	for (size_t i = 0; i < N_COMMANDS; i++) {
+		if (strcmp(word, commands[i].name) != 0)
 			continue;
-		/* What getopt puts before its messages. */
-		snprintf(name, sizeof(name), "fabric-engine %s", argv[1]);
-		argv[1] = name;
-		return commands[i].main(argc - 1, argv + 1);
+		snprintf(name, sizeof(name), "fabric-engine %s", word);
+		return fm_finish_output(name, commands[i].main(argc - 1, argv + 1));
 	}
-	if (argc > 1)
-		fprintf(stderr, "fabric-engine: there is no command \"%s\"\n", argv[1]);
-	usage(stderr);
-	return 2;
+	return refuse(word);
 }

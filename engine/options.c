@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * The shared flags of fabric-engine's subcommands (see options.h). Messages go to fm_fail(); the
- * subcommand prints them with its usage.
+ * subcommand prints them.
  */
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <fabricmgr.h>
 
+#include "../kmod/uapi/fabricmgr.h"
+#include "kernels.h"
 #include "options.h"
+
+#define POOL_BYTES_MIN (2ull * FABRICMGR_CHUNK_BYTES)
 
 void fm_engine_flags_init(struct fm_engine_flags *flags)
 {
@@ -23,108 +25,103 @@ void fm_engine_flags_init(struct fm_engine_flags *flags)
 	};
 }
 
-int fm_parse_u64(const char *what, const char *text, uint64_t min, uint64_t max, uint64_t *out)
-{
-	char *end;
-	unsigned long long value;
-
-	errno = 0;
-	value = strtoull(text, &end, 10);
-	if (errno || end == text || *end || *text == '-' || value < min || value > max)
-		return fm_fail(FM_ERR_INVALID, "%s %s: give a number from %llu to %llu", what, text,
-			       (unsigned long long)min, (unsigned long long)max);
-	*out = value;
-	return 0;
-}
-
-int fm_parse_float(const char *what, const char *text, double min, double max, float *out)
-{
-	char *end;
-	double value = strtod(text, &end);
-
-	/* Written so that not-a-number fails. */
-	if (end == text || *end || !(value >= min && value <= max))
-		return fm_fail(FM_ERR_INVALID, "%s %s: give a number from %g to %g", what, text,
-			       min, max);
-	*out = (float)value;
-	return 0;
-}
-
-int fm_parse_bytes(const char *what, const char *text, uint64_t *out)
-{
-	char *end;
-	unsigned long long value;
-	unsigned int shift = 0;
-
-	errno = 0;
-	value = strtoull(text, &end, 10);
-	if (*end == 'K' || *end == 'k')
-		shift = 10;
-	else if (*end == 'M' || *end == 'm')
-		shift = 20;
-	else if (*end == 'G' || *end == 'g')
-		shift = 30;
-	if (errno || end == text || *text == '-' || (shift ? end[1] : *end) ||
-	    value > UINT64_MAX >> shift || !value)
-		return fm_fail(FM_ERR_INVALID, "%s %s: give a size such as 512M or 4G", what, text);
-	*out = (uint64_t)value << shift;
-	return 0;
-}
-
 static int take_name(struct fm_engine_flags *flags, int option, const char *value)
 {
-	if (option == 'P' && !strcmp(value, "q8"))
-		flags->model_options.precision = FM_PRECISION_Q8;
-	else if (option == 'P' && !strcmp(value, "q16"))
-		flags->model_options.precision = FM_PRECISION_Q16;
-	else if (option == 'P' && !strcmp(value, "f32"))
-		flags->model_options.precision = FM_PRECISION_F32;
-	else if (option == 'K' && !strcmp(value, "f16"))
-		flags->model_options.kv_element = FM_ELEMENT_F16;
-	else if (option == 'K' && !strcmp(value, "f32"))
-		flags->model_options.kv_element = FM_ELEMENT_F32;
-	else
-		return fm_fail(FM_ERR_INVALID, "--%s %s: give %s",
-			       option == 'P' ? "precision" : "kv", value,
-			       option == 'P' ? "q8, q16 or f32" : "f16 or f32");
-	return 1;
+	static const char *const precisions[] = {"q16", "q8", "f32"}, *const types[] = {"f16",
+											"f32"};
+	struct fm_model_options *options = &flags->model_options;
+	const struct fm_kernels *kernels;
+	int name = 0, err;
+
+	switch (option) {
+	case 'P':
+		err = fm_parse_name("--precision", value, precisions, 3, &name);
+		options->precision = name == 2 ? FM_PRECISION_F32
+				     : name    ? FM_PRECISION_Q8
+					       : FM_PRECISION_Q16;
+		return err;
+	case 'K':
+		err = fm_parse_name("--kv", value, types, 2, &name);
+		options->kv_element = name ? FM_ELEMENT_F32 : FM_ELEMENT_F16;
+		return err;
+	default:
+		options->isa = value;
+		/* What this processor lacks is not the command line's fault: the model says so. */
+		if (fm_kernels_select(value, &kernels) == FM_ERR_INVALID)
+			return fm_fail(FM_ERR_INVALID, "--isa %s: %s", value, fm_error_detail());
+		return 0;
+	}
 }
 
 int fm_engine_flags_take(struct fm_engine_flags *flags, int option, const char *value)
 {
-	uint64_t number = 0;
 	int err = 0;
 
 	switch (option) {
 	case 'm':
 		flags->model = value;
-		return 1;
-	case 'I':
-		flags->model_options.isa = value;
-		return 1;
-	case 'L':
-		flags->logits_log = value;
-		return 1;
+		break;
 	case 'S':
 		flags->pool_socket = value;
-		return 1;
+		break;
+	case 'L':
+		flags->logits_log = value;
+		break;
+	case 'I':
 	case 'P':
 	case 'K':
-		return take_name(flags, option, value);
+		err = take_name(flags, option, value);
+		break;
 	case 't':
-		err = fm_parse_u64("--threads", value, 1, 64, &number);
-		flags->model_options.threads = (unsigned int)number;
+		err = fm_parse_u32("--threads", value, 1, 64, &flags->model_options.threads);
 		break;
 	case 'C':
-		err = fm_parse_u64("--chunk", value, 1, 65536, &number);
-		flags->chunk = (uint32_t)number;
+		err = fm_parse_u32("--chunk", value, 1, 65536, &flags->chunk);
 		break;
 	case 'B':
-		err = fm_parse_u64("--max-batch", value, 1, 256, &number);
-		flags->max_batch = (uint32_t)number;
+		err = fm_parse_u32("--max-batch", value, 1, 256, &flags->max_batch);
 		break;
 	case 'Z':
-		err = fm_parse_bytes("--pool-size", value, &flags->pool_bytes);
+		err = fm_parse_bytes("--pool-size", value, POOL_BYTES_MIN, &flags->pool_bytes);
+		break;
+	default:
+		return 0;
+	}
+	return err ? err : 1;
+}
+
+int fm_engine_flags_finish(const struct fm_engine_flags *flags, int argc, char **argv)
+{
+	if (optind < argc)
+		return fm_fail(FM_ERR_INVALID, "\"%.64s\": only flags are taken here",
+			       argv[optind]);
+	if (!flags->model)
+		return fm_fail(FM_ERR_INVALID, "-m FILE is missing: name a GGUF model file");
+	return 0;
+}
+
+int fm_front_end_flag_take(struct fm_front_end_options *options, int flag, const char *value)
+{
+	static const char *const tls[] = {"terminated-by-proxy"};
+	int err = 0, name;
+
+	switch (flag) {
+	case FM_FLAG_LISTEN:
+		options->listen = value;
+		break;
+	case FM_FLAG_TLS:
+		err = fm_parse_name("--tls", value, tls, 1, &name);
+		options->tls_by_proxy = !err;
+		break;
+	case FM_FLAG_NAME:
+		options->model_name = value;
+		break;
+	case FM_FLAG_DEADLINE:
+		err = fm_parse_u32("--deadline", value, 1, 86400, &options->deadline_s);
+		break;
+	case FM_FLAG_MAX_REQUESTS:
+		err = fm_parse_u32("--max-requests", value, 1, FM_FRONT_END_REQUESTS_MAX,
+				   &options->max_requests);
 		break;
 	default:
 		return 0;

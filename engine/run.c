@@ -8,12 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <jansson.h>
 
 #include "embedded_pool.h"
 #include "options.h"
+#include "progress.h"
 #include "run.h"
 #include "text/chat_template.h"
 #include "text/text_stream.h"
@@ -22,7 +22,7 @@
 
 struct run {
 	struct fm_engine_flags flags;
-	const char *prompt, *tokens_text, *teacher_text;
+	const char *prompt;
 	bool json, chat, ignore_end, has_logprobs;
 	const char *stops[FM_STOP_STRINGS_MAX];
 	size_t n_stops;
@@ -43,34 +43,32 @@ struct run {
 	int error;
 };
 
-static void usage(FILE *out)
-{
-	fputs("usage: fabric-engine run -m FILE -p TEXT [OPTION…]\n\n"
-	      "  -p, --prompt TEXT     continue this text (control tokens in it are parsed)\n"
-	      "      --chat            answer TEXT as a chat message, by the model's template\n"
-	      "      --tokens 1,2,3    token ids instead of text\n"
-	      "      --teacher 4,5,6   score these tokens, one step each, instead of sampling\n"
-	      "  -n, --max-tokens N    default 128\n"
-	      "      --temperature T   0 to 2, default 0 (greedy); --top-k N, --top-p P, --min-p "
-	      "P, "
-	      "--seed N\n"
-	      "      --repetition-penalty R  0.01 to 100, over prompt and answer (1: off)\n"
-	      "      --frequency-penalty F, --presence-penalty F  -2 to 2, over the answer (0: "
-	      "off)\n"
-	      "      --logit-bias ID:B,…  added to the logits of these tokens, -100 to 100\n"
-	      "      --stop TEXT       end before this text (may be repeated)\n"
-	      "      --stop-token-ids 1,2,3  end before these tokens\n"
-	      "      --min-tokens N    before them, no token may end the answer\n"
-	      "      --ignore-end      the model's own end tokens do not end the answer\n"
-	      "      --json            one JSON object; --logprobs K adds the K best of each "
-	      "step\n" FM_ENGINE_OPTIONS_HELP,
-	      out);
-}
+static const char help[] =
+	"usage: fabric-engine run -m FILE -p TEXT [OPTION…]\n\n"
+	"  -p, --prompt TEXT     continue this text (control tokens in it are parsed)\n"
+	"      --chat            answer TEXT as a chat message, by the model's template\n"
+	"      --tokens 1,2,3    token ids instead of text\n"
+	"      --teacher 4,5,6   score these tokens, one step each, instead of sampling\n"
+	"  -n, --max-tokens N    default 128\n"
+	"      --temperature T   0 to 2, default 0 (greedy); --top-k N, --top-p P, --min-p "
+	"P, "
+	"--seed N\n"
+	"      --repetition-penalty R  0.01 to 100, over prompt and answer (1: off)\n"
+	"      --frequency-penalty F, --presence-penalty F  -2 to 2, over the answer (0: "
+	"off)\n"
+	"      --logit-bias ID:B,…  added to the logits of these tokens, -100 to 100\n"
+	"      --stop TEXT       end before this text (may be repeated)\n"
+	"      --stop-token-ids 1,2,3  end before these tokens\n"
+	"      --min-tokens N    before them, no token may end the answer\n"
+	"      --ignore-end      the model's own end tokens do not end the answer\n"
+	"      --json            one JSON object; --logprobs K adds the K best of each "
+	"step\n" FM_ENGINE_OPTIONS_HELP;
 
 static int parse_ids(const char *what, const char *text, struct fm_tokens *out)
 {
 	size_t size = strlen(text) / 2 + 1;
 
+	fm_tokens_free(out); /* given twice: the last one holds */
 	out->ids = malloc(size * sizeof(*out->ids));
 	out->n = 0;
 	if (!out->ids)
@@ -81,10 +79,10 @@ static int parse_ids(const char *what, const char *text, struct fm_tokens *out)
 
 		errno = 0;
 		id = strtoul(at, &end, 10);
-		if (end == at || *at == '-' || *at == '+' || errno || id > UINT32_MAX ||
-		    (*end && *end != ','))
-			return fm_fail(FM_ERR_INVALID, "%s %s: give token ids such as 1,2,3", what,
-				       text);
+		if (*at < '0' || *at > '9' || errno || id > UINT32_MAX ||
+		    (*end && (*end != ',' || !end[1])))
+			return fm_fail(FM_ERR_INVALID, "%s %.200s: give token ids such as 1,2,3",
+				       what, text);
 		out->ids[out->n++] = (uint32_t)id;
 		at = *end ? end + 1 : end;
 	}
@@ -125,12 +123,11 @@ static int parse_bias(struct run *run, const char *text)
 
 static int parse_stop_tokens(struct run *run, const char *text)
 {
-	int err;
+	int err = parse_ids("--stop-token-ids", text, &run->stop_tokens);
 
-	fm_tokens_free(&run->stop_tokens);
-	err = parse_ids("--stop-token-ids", text, &run->stop_tokens);
 	if (!err && run->stop_tokens.n > FM_STOP_TOKENS_MAX)
-		err = fm_fail(FM_ERR_LIMIT, "--stop-token-ids: %zu ids, at most %d may be",
+		err = fm_fail(FM_ERR_LIMIT,
+			      "--stop-token-ids %.150s: %zu ids, there may be at most %d", text,
 			      run->stop_tokens.n, FM_STOP_TOKENS_MAX);
 	run->sampling.ends = run->stop_tokens.ids;
 	run->sampling.n_ends = (uint32_t)run->stop_tokens.n;
@@ -142,8 +139,10 @@ static void show(struct run *run, const char *text, size_t len)
 	char *grown;
 
 	if (!run->json) {
-		fwrite(text, 1, len, stdout);
-		fflush(stdout);
+		/* Who does not take the text any more needs no more of it. */
+		if (fwrite(text, 1, len, stdout) != len || fflush(stdout))
+			run->error = fm_fail(FM_ERR_IO, "standard output could not be written: %s",
+					     strerror(errno));
 		return;
 	}
 	grown = realloc(run->text, run->text_len + len + 1);
@@ -186,6 +185,7 @@ static void on_event(void *context, void *owner, const struct fm_engine_event *e
 		json_array_append_new(run->out_tokens, json_integer(event->sample->token));
 		if (run->has_logprobs)
 			add_step(run, event->sample);
+		fm_progress_end();
 		met = fm_text_stream_push(run->stream, event->sample->token, &text, &len);
 		if (met < 0)
 			run->error = met;
@@ -201,8 +201,10 @@ static int load(struct run *run)
 	struct fm_attach_options attach = {
 		.size = sizeof(attach), .fd = -1, .socket = run->flags.pool_socket, .name = "run"};
 	struct fm_engine_options options;
-	int err = fm_model_open(run->flags.model, &run->flags.model_options, &run->model);
+	int err;
 
+	fm_progress("loading %s …", run->flags.model);
+	err = fm_model_open(run->flags.model, &run->flags.model_options, &run->model);
 	if (!err)
 		err = fm_tokenizer_create(fm_model_gguf(run->model), &run->tokenizer);
 	if (!err && !run->flags.pool_socket) {
@@ -231,8 +233,8 @@ static int encode_input(struct run *run)
 	struct fm_chat_template *chat;
 	int err;
 
-	if (run->tokens_text)
-		return parse_ids("--tokens", run->tokens_text, &run->input);
+	if (!run->prompt)
+		return 0; /* --tokens gave it */
 	if (!run->chat)
 		return fm_tokenizer_encode(run->tokenizer, run->prompt, strlen(run->prompt), true,
 					   true, &run->input);
@@ -262,6 +264,17 @@ static void print_json(struct run *run)
 	json_decref(out);
 }
 
+/* Until the first token of the answer. */
+static void show_progress(struct run *run)
+{
+	struct fm_engine_stats stats;
+
+	fm_engine_stats(run->engine, &stats);
+	if (!stats.generated_tokens)
+		fm_progress("prompt: %llu of %zu tokens computed",
+			    (unsigned long long)stats.computed_tokens, run->input.n);
+}
+
 static int generate(struct run *run)
 {
 	struct fm_request request = {.kind = FM_REQUEST_GENERATE, .id = 1};
@@ -271,8 +284,6 @@ static int generate(struct run *run)
 
 	if (!err)
 		err = encode_input(run);
-	if (!err && run->teacher_text)
-		err = parse_ids("--teacher", run->teacher_text, &run->teacher);
 	if (err)
 		return err;
 	request.tokens = run->input.ids;
@@ -284,9 +295,8 @@ static int generate(struct run *run)
 	request.teacher = run->teacher.ids;
 	request.n_teacher = (uint32_t)run->teacher.n;
 	err = fm_engine_submit(run->engine, &request);
-	while (!err && !run->finish && !run->error)
-		if (!fm_engine_step(run->engine))
-			break;
+	while (!err && !run->finish && !run->error && fm_engine_step(run->engine))
+		show_progress(run);
 	if (err || run->error)
 		return err ? err : run->error;
 	err = fm_text_stream_finish(run->stream, &text, &len);
@@ -297,7 +307,7 @@ static int generate(struct run *run)
 		print_json(run);
 	else
 		putchar('\n');
-	return fflush(stdout) ? fm_fail(FM_ERR_IO, "standard output: %s", strerror(errno)) : 0;
+	return 0;
 }
 
 enum {
@@ -377,11 +387,9 @@ static int take_option(struct run *run, int option, const char *value)
 		run->chat = true;
 		break;
 	case OPT_TOKENS:
-		run->tokens_text = value;
-		break;
+		return parse_ids("--tokens", value, &run->input);
 	case OPT_TEACHER:
-		run->teacher_text = value;
-		break;
+		return parse_ids("--teacher", value, &run->teacher);
 	case OPT_IGNORE_END:
 		run->ignore_end = true;
 		break;
@@ -432,26 +440,22 @@ static const struct option long_options[] = {
 	{"logprobs", required_argument, NULL, OPT_LOGPROBS},
 	{0}};
 
-/* 0 to go on, 1 when help was printed, negative for a usage error. */
-static int parse_arguments(struct run *run, int argc, char **argv)
+static int take(void *arg, int flag, const char *value)
 {
-	int option, err = 0;
+	struct run *run = arg;
+	int taken = fm_engine_flags_take(&run->flags, flag, value);
 
-	while (!err && (option = getopt_long(argc, argv, "m:t:p:n:h", long_options, NULL)) != -1) {
-		int taken = fm_engine_flags_take(&run->flags, option, optarg);
+	return taken < 0 ? taken : taken ? 0 : take_option(run, flag, value);
+}
 
-		if (option == 'h') {
-			usage(stdout);
-			return 1;
-		}
-		err = taken < 0 ? taken : taken ? 0 : take_option(run, option, optarg);
-	}
-	if (!err && optind < argc)
-		err = fm_fail(FM_ERR_INVALID, "\"%s\" is not an option", argv[optind]);
-	if (!err && !run->flags.model)
-		err = fm_fail(FM_ERR_INVALID, "-m FILE is missing");
-	if (!err && !run->prompt == !run->tokens_text)
-		err = fm_fail(FM_ERR_INVALID, "give a prompt: -p TEXT or --tokens IDS");
+static int check(struct run *run, int argc, char **argv)
+{
+	int err = fm_engine_flags_finish(&run->flags, argc, argv);
+
+	if (!err && !run->prompt == !run->input.n)
+		err = fm_fail(FM_ERR_INVALID, "give one prompt: -p TEXT or --tokens IDS");
+	if (!err && run->chat && !run->prompt)
+		err = fm_fail(FM_ERR_INVALID, "--chat needs -p TEXT");
 	if (!err && run->sampling.min_tokens > run->max_tokens)
 		err = fm_fail(FM_ERR_INVALID, "--min-tokens %u: give at most --max-tokens (%u)",
 			      run->sampling.min_tokens, run->max_tokens);
@@ -459,35 +463,41 @@ static int parse_arguments(struct run *run, int argc, char **argv)
 	return err;
 }
 
+static void clean_up(struct run *run)
+{
+	fm_text_stream_destroy(run->stream);
+	fm_engine_destroy(run->engine);
+	fm_embedded_pool_stop(run->pool);
+	fm_tokenizer_destroy(run->tokenizer);
+	fm_model_close(run->model);
+	fm_tokens_free(&run->input);
+	fm_tokens_free(&run->teacher);
+	fm_tokens_free(&run->stop_tokens);
+	json_decref(run->out_tokens);
+	json_decref(run->steps);
+	free(run->text);
+}
+
 int fm_run_main(int argc, char **argv)
 {
+	static const struct fm_command command = {"fabric-engine run", ":m:t:p:n:h", long_options,
+						  help, take};
 	struct run run = {.max_tokens = 128, .sampling = FM_SAMPLING_NEUTRAL};
-	int err;
+	int status, err = 0;
 
 	fm_engine_flags_init(&run.flags);
-	err = parse_arguments(&run, argc, argv);
-	if (err > 0)
-		return 0;
-	if (err) {
-		fprintf(stderr, "fabric-engine run: %s\n", fm_error_detail());
-		usage(stderr);
-		return 2;
+	status = fm_command_parse(&command, argc, argv, &run);
+	if (status == FM_COMMAND_GO && check(&run, argc, argv))
+		status = fm_usage_error(command.name);
+	if (status == FM_COMMAND_GO) {
+		run.out_tokens = json_array();
+		run.steps = json_array();
+		err = generate(&run);
+		fm_progress_end();
+		status = err ? FM_EXIT_FAILED : 0;
 	}
-	run.out_tokens = json_array();
-	run.steps = json_array();
-	err = generate(&run);
 	if (err)
 		fprintf(stderr, "fabric-engine run: %s\n", fm_error_detail());
-	fm_text_stream_destroy(run.stream);
-	fm_engine_destroy(run.engine);
-	fm_embedded_pool_stop(run.pool);
-	fm_tokenizer_destroy(run.tokenizer);
-	fm_model_close(run.model);
-	fm_tokens_free(&run.input);
-	fm_tokens_free(&run.teacher);
-	fm_tokens_free(&run.stop_tokens);
-	json_decref(run.out_tokens);
-	json_decref(run.steps);
-	free(run.text);
-	return err ? 1 : 0;
+	clean_up(&run);
+	return status;
 }

@@ -16,6 +16,7 @@
 #include "embedded_pool.h"
 #include "http/front_end.h"
 #include "options.h"
+#include "progress.h"
 #include "serve.h"
 #include "stop_signal.h"
 #include "text/tokenizer.h"
@@ -34,16 +35,8 @@ struct serve {
 	char worker_detail[256];
 };
 
-static void usage(FILE *out)
-{
-	fputs("usage: fabric-engine serve -m FILE [OPTION…]\n\n"
-	      "      --listen ADDRESS  default 127.0.0.1:8080; port 0: any free one, printed\n"
-	      "      --tls terminated-by-proxy  allows an address off loopback\n"
-	      "      --model-name NAME what clients call the model\n"
-	      "      --deadline S      longest time without progress (default 120)\n"
-	      "      --max-requests N  beyond them: 429 (default 256)\n" FM_ENGINE_OPTIONS_HELP,
-	      out);
-}
+static const char help[] = "usage: fabric-engine serve -m FILE [OPTION…]\n"
+			   "\n" FM_FRONT_END_OPTIONS_HELP FM_ENGINE_OPTIONS_HELP;
 
 static void *work(void *argument)
 {
@@ -101,8 +94,11 @@ static int start_worker(struct serve *serve)
 static int serve_all(struct serve *serve)
 {
 	uint64_t one = 1;
-	int err = fm_model_open(serve->flags.model, &serve->flags.model_options, &serve->model);
+	int err;
 
+	fm_progress("loading %s …", serve->flags.model);
+	err = fm_model_open(serve->flags.model, &serve->flags.model_options, &serve->model);
+	fm_progress_end();
 	if (!err)
 		err = fm_tokenizer_create(fm_model_gguf(serve->model), &serve->tokenizer);
 	if (!err)
@@ -125,74 +121,36 @@ static int serve_all(struct serve *serve)
 	return err;
 }
 
-enum { OPT_LISTEN = 1000, OPT_TLS, OPT_MODEL_NAME, OPT_DEADLINE, OPT_MAX_REQUESTS };
-
-static const struct option long_options[] = {
-	FM_ENGINE_LONG_OPTIONS,
-	{"listen", required_argument, NULL, OPT_LISTEN},
-	{"tls", required_argument, NULL, OPT_TLS},
-	{"model-name", required_argument, NULL, OPT_MODEL_NAME},
-	{"deadline", required_argument, NULL, OPT_DEADLINE},
-	{"max-requests", required_argument, NULL, OPT_MAX_REQUESTS},
-	{0}};
-
-static int take_option(struct serve *serve, int option, const char *value)
+static int take(void *arg, int flag, const char *value)
 {
-	uint64_t number = 0;
-	int err = 0;
+	struct serve *serve = arg;
+	int taken = fm_engine_flags_take(&serve->flags, flag, value);
 
-	switch (option) {
-	case OPT_LISTEN:
-		serve->front.listen = value;
-		return 0;
-	case OPT_MODEL_NAME:
-		serve->front.model_name = value;
-		return 0;
-	case OPT_TLS:
-		if (strcmp(value, "terminated-by-proxy"))
-			return fm_fail(FM_ERR_UNSUPPORTED, "--tls %s: give terminated-by-proxy",
-				       value);
-		serve->front.tls_by_proxy = true;
-		return 0;
-	case OPT_DEADLINE:
-		err = fm_parse_u64("--deadline", value, 1, 86400, &number);
-		serve->front.deadline_s = (uint32_t)number;
-		return err;
-	case OPT_MAX_REQUESTS:
-		err = fm_parse_u64("--max-requests", value, 1, FM_FRONT_END_REQUESTS_MAX, &number);
-		serve->front.max_requests = (uint32_t)number;
-		return err;
-	default:
-		return fm_fail(FM_ERR_INVALID, "unknown option");
-	}
+	if (!taken)
+		taken = fm_front_end_flag_take(&serve->front, flag, value);
+	return taken < 0 ? taken : 0;
 }
 
 int fm_serve_main(int argc, char **argv)
 {
+	static const struct option long_options[] = {
+		FM_ENGINE_LONG_OPTIONS, FM_FRONT_END_LONG_OPTIONS, {0}};
+	static const struct fm_command command = {"fabric-engine serve", ":m:t:h", long_options,
+						  help, take};
 	struct serve serve = {.worker_stop = -1};
-	int option, err = 0;
+	int status, err;
 
 	fm_engine_flags_init(&serve.flags);
 	fm_front_end_options_init(&serve.front);
-	while (!err && (option = getopt_long(argc, argv, "m:t:h", long_options, NULL)) != -1) {
-		int taken = fm_engine_flags_take(&serve.flags, option, optarg);
-
-		if (option == 'h') {
-			usage(stdout);
-			return 0;
-		}
-		err = taken < 0 ? taken : taken ? 0 : take_option(&serve, option, optarg);
-	}
-	if (!err && !serve.flags.model)
-		err = fm_fail(FM_ERR_INVALID, "-m FILE is missing");
-	if (err) {
-		fprintf(stderr, "fabric-engine serve: %s\n", fm_error_detail());
-		usage(stderr);
-		return 2;
-	}
+	status = fm_command_parse(&command, argc, argv, &serve);
+	if (status != FM_COMMAND_GO)
+		return status;
+	if (fm_engine_flags_finish(&serve.flags, argc, argv) ||
+	    fm_front_end_options_check(&serve.front))
+		return fm_usage_error(command.name);
 	serve.front.stop_fd = fm_stop_signal_fd();
 	err = serve.front.stop_fd < 0 ? serve.front.stop_fd : serve_all(&serve);
 	if (err)
 		fm_log(FM_LOG_ERROR, "serve: %s", fm_error_detail());
-	return err ? 1 : 0;
+	return err ? FM_EXIT_FAILED : 0;
 }

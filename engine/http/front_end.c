@@ -22,6 +22,7 @@
 #include "http/server.h"
 #include "http/worker_link.h"
 #include "model/gguf.h"
+#include "worker/address.h"
 
 #define POOL_ATTACH_NS	  (200ull * 1000000) /* a hung daemon delays this thread no longer */
 #define POOL_RETRY_MIN_NS (100ull * 1000000)
@@ -73,6 +74,17 @@ void fm_front_end_options_init(struct fm_front_end_options *options)
 		.max_requests = 256,
 		.stop_fd = -1,
 	};
+}
+
+int fm_front_end_options_check(const struct fm_front_end_options *options)
+{
+	struct sockaddr_storage address;
+	socklen_t len;
+	int err = fm_http_listen_check(options->listen, options->tls_by_proxy);
+
+	for (size_t i = 0; !err && i < options->n_workers; i++)
+		err = fm_worker_address_parse("--worker", options->workers[i], &address, &len);
+	return err;
 }
 
 /* ---- the HTTP thread's side --------------------------------------------------------------- */

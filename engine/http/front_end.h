@@ -40,6 +40,8 @@ struct fm_front_end_options {
 };
 
 void fm_front_end_options_init(struct fm_front_end_options *options);
+/* Whether the addresses can be used at all: 0, or negative with the detail naming the flag. */
+int fm_front_end_options_check(const struct fm_front_end_options *options);
 
 /*
  * Serves until stop_fd becomes readable, or (with worker_fds only) the last worker hung up. Prints

@@ -651,8 +651,10 @@ static int parse_listen(const char *text, bool tls_by_proxy, struct sockaddr_sto
 
 	memset(out, 0, sizeof(*out));
 	port = strtoul(number, &end, 10);
-	if (*end || end == number || port > 65535 || len >= host_size)
-		return fm_fail(FM_ERR_INVALID, "--listen %s: give host:port, the port up to 65535",
+	if (*number < '0' || *number > '9' || *end || port > 65535 || len >= host_size)
+		return fm_fail(FM_ERR_INVALID,
+			       "--listen %.200s: give host:port, such as 127.0.0.1:8080; the port "
+			       "is at most 65535, and 0 is any free one",
 			       text);
 	if (len > 2 && text[0] == '[' && text[len - 1] == ']')
 		snprintf(host, host_size, "%.*s", (int)len - 2, text + 1);
@@ -669,8 +671,10 @@ static int parse_listen(const char *text, bool tls_by_proxy, struct sockaddr_sto
 		v6->sin6_port = htons((uint16_t)port);
 		is_loopback = IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
 	} else {
-		return fm_fail(FM_ERR_INVALID, "--listen %s: \"%s\" is not an IP address", text,
-			       host);
+		return fm_fail(FM_ERR_INVALID,
+			       "--listen %s: \"%s\" is not an IP address; give one of this "
+			       "machine's, such as 127.0.0.1",
+			       text, host);
 	}
 	if (!is_loopback && !tls_by_proxy)
 		return fm_fail(
@@ -679,6 +683,14 @@ static int parse_listen(const char *text, bool tls_by_proxy, struct sockaddr_sto
 			"TLS proxy with keys in front and say --tls terminated-by-proxy",
 			text);
 	return 0;
+}
+
+int fm_http_listen_check(const char *listen, bool tls_by_proxy)
+{
+	struct sockaddr_storage address;
+	char host[64];
+
+	return parse_listen(listen, tls_by_proxy, &address, host, sizeof(host));
 }
 
 int fm_http_server_start(const struct fm_http_options *options, char *origin, size_t origin_size,

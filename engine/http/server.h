@@ -30,6 +30,8 @@ struct fm_http_options {
 	void *arg;
 };
 
+/* Whether @listen is an address that may be listened on: 0, or negative with the detail. */
+int fm_http_listen_check(const char *listen, bool tls_by_proxy);
 /* @origin: "http://127.0.0.1:8080". */
 int fm_http_server_start(const struct fm_http_options *options, char *origin, size_t origin_size,
 			 struct fm_http_server **out);

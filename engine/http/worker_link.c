@@ -3,9 +3,9 @@
  * Sockets to workers; see worker_link.h. Called by the front end's thread; calls sockets and
  * jansson. Invariant: no call here blocks, and no buffer grows beyond its limit.
  */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -17,50 +17,10 @@
 #include <unistd.h>
 
 #include "http/worker_link.h"
+#include "worker/address.h"
 #include "worker/protocol.h"
 
 /* ---- life --------------------------------------------------------------------------------- */
-
-/* Loopback only: the protocol has no authentication of its own. */
-static int parse_address(const char *text, struct sockaddr_storage *out, socklen_t *len)
-{
-	struct sockaddr_un *local = (struct sockaddr_un *)out;
-	struct sockaddr_in *ip = (struct sockaddr_in *)out;
-	const char *colon = strrchr(text, ':');
-	char host[64];
-	unsigned long port;
-	char *end;
-
-	memset(out, 0, sizeof(*out));
-	if (!strncmp(text, "unix:", 5)) {
-		if (!text[5] || strlen(text + 5) >= sizeof(local->sun_path))
-			return fm_fail(FM_ERR_INVALID,
-				       "worker %s: the path must have 1 to %zu bytes", text,
-				       sizeof(local->sun_path) - 1);
-		local->sun_family = AF_UNIX;
-		strcpy(local->sun_path, text + 5);
-		*len = sizeof(*local);
-		return 0;
-	}
-	if (!colon || colon == text || (size_t)(colon - text) >= sizeof(host))
-		return fm_fail(FM_ERR_INVALID, "worker %s: give unix:/path or host:port", text);
-	snprintf(host, sizeof(host), "%.*s", (int)(colon - text), text);
-	port = strtoul(colon + 1, &end, 10);
-	if (*end || end == colon + 1 || !port || port > 65535)
-		return fm_fail(FM_ERR_INVALID, "worker %s: the port must be from 1 to 65535", text);
-	ip->sin_family = AF_INET;
-	ip->sin_port = htons((uint16_t)port);
-	if (!strcmp(host, "localhost"))
-		strcpy(host, "127.0.0.1");
-	if (inet_pton(AF_INET, host, &ip->sin_addr) != 1 ||
-	    (ntohl(ip->sin_addr.s_addr) >> 24) != 127)
-		return fm_fail(FM_ERR_INVALID,
-			       "worker %s: only loopback addresses (127.0.0.1:port) or unix:/path: "
-			       "the worker protocol is not encrypted",
-			       text);
-	*len = sizeof(*ip);
-	return 0;
-}
 
 int fm_worker_link_init(struct fm_worker_link *link, const char *address)
 {
@@ -74,7 +34,7 @@ int fm_worker_link_init(struct fm_worker_link *link, const char *address)
 			       sizeof(link->address) - 1);
 	strcpy(link->address, address);
 	snprintf(link->reason, sizeof(link->reason), "not connected yet");
-	return parse_address(address, &ignored, &len);
+	return fm_worker_address_parse("--worker", address, &ignored, &len);
 }
 
 void fm_worker_link_init_fd(struct fm_worker_link *link, int fd, size_t number)
@@ -160,7 +120,7 @@ void fm_worker_link_connect(struct fm_worker_link *link, uint64_t now)
 
 	if (link->state != FM_LINK_DOWN || link->due > now || link->is_fixed)
 		return;
-	if (parse_address(link->address, &address, &len))
+	if (fm_worker_address_parse("worker", link->address, &address, &len))
 		return; /* cannot be: init checked it */
 	link->state = FM_LINK_CONNECTING;
 	link->fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

@@ -616,8 +616,12 @@ static int fail_errno(const char *path, const char *what)
 		  : errno == EACCES || errno == EPERM ? FM_ERR_PERMISSION
 		  : errno == ENOMEM		      ? FM_ERR_NO_MEMORY
 						      : FM_ERR_IO;
+	const char *remedy = err == FM_ERR_NOT_FOUND ? "; give the path of a .gguf file"
+			     : err == FM_ERR_PERMISSION
+				     ? "; let this user read it (chmod) or run as one who may"
+				     : "";
 
-	return fm_fail(err, "%s: cannot %s: %s", path, what, strerror(errno));
+	return fm_fail(err, "%s: cannot %s: %s%s", path, what, strerror(errno), remedy);
 }
 
 int gguf_open(const char *path, struct gguf **out)

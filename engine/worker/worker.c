@@ -4,10 +4,8 @@
  * thread. Invariant: between two polls every connection's buffers are within FM_WORKER_LINE_MAX,
  * else it is closed and its requests are forgotten.
  */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +18,7 @@
 
 #include <fabricmgr_kill_point.h>
 
+#include "worker/address.h"
 #include "worker/protocol.h"
 #include "worker/worker.h"
 
@@ -269,76 +268,55 @@ static void tell_stats(struct worker *worker)
 			send_json(&worker->connections[i], fm_worker_stats_json(&stats));
 }
 
-static int listen_unix(struct worker *worker, const char *path)
+/* A socket file that nobody answers on is left over from a killed worker: it goes. */
+static int clear_path(const struct sockaddr_un *address)
 {
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	const char *path = address->sun_path;
 	struct stat status;
-	int probe, fd;
+	int probe, result;
 
-	if (!*path || strlen(path) >= sizeof(address.sun_path))
-		return fm_fail(FM_ERR_INVALID,
-			       "--listen unix:%s: the path must have 1 to %zu bytes", path,
-			       sizeof(address.sun_path) - 1);
-	strcpy(address.sun_path, path);
 	if (!lstat(path, &status) && !S_ISSOCK(status.st_mode))
-		return fm_fail(FM_ERR_EXISTS, "--listen unix:%s: exists and is not a socket", path);
-	/* A socket file that nobody answers on is left over from a killed worker. */
+		return fm_fail(FM_ERR_EXISTS,
+			       "--listen unix:%s: exists and is not a socket: choose another path",
+			       path);
 	probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (probe >= 0 && !connect(probe, (struct sockaddr *)&address, sizeof(address))) {
-		close(probe);
-		return fm_fail(FM_ERR_BUSY, "--listen unix:%s: another worker serves there", path);
-	}
-	if (probe >= 0)
-		close(probe);
+	if (probe < 0)
+		return fm_fail(FM_ERR_IO, "socket: %s", strerror(errno));
+	result = connect(probe, (const struct sockaddr *)address, sizeof(*address));
+	close(probe);
+	if (!result)
+		return fm_fail(FM_ERR_BUSY,
+			       "--listen unix:%s: another worker serves there: choose another path",
+			       path);
 	unlink(path);
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) || chmod(path, 0600) ||
-	    listen(fd, 16)) {
-		int saved = errno;
-
-		if (fd >= 0)
-			close(fd);
-		return fm_fail(FM_ERR_IO, "cannot listen on unix:%s: %s", path, strerror(saved));
-	}
-	strcpy(worker->unix_path, path);
-	worker->listen_fd = fd;
 	return 0;
 }
 
-static int listen_tcp(struct worker *worker, const char *where)
+static int listen_on(struct worker *worker, const char *where)
 {
-	const char *colon = strrchr(where, ':');
-	struct sockaddr_in address = {.sin_family = AF_INET};
-	unsigned long port;
-	char host[32], *end;
-	int fd, on = 1, err;
+	struct sockaddr_storage address;
+	struct sockaddr_un *local = (struct sockaddr_un *)&address;
+	socklen_t len;
+	int on = 1, fd, err;
+	bool is_unix;
 
-	if (!colon)
-		return fm_fail(FM_ERR_INVALID, "--listen %s: give unix:/path or host:port", where);
-	port = strtoul(colon + 1, &end, 10);
-	if (*end || end == colon + 1 || !port || port > 65535)
-		return fm_fail(FM_ERR_INVALID, "--listen %s: the port must be from 1 to 65535",
-			       where);
-	snprintf(host, sizeof(host), "%.*s", (int)(colon - where), where);
-	if (!strcmp(host, "localhost"))
-		strcpy(host, "127.0.0.1");
-	/* Between hosts the protocol needs TLS (architecture rule 8), which this version has not.
-	 */
-	if (inet_pton(AF_INET, host, &address.sin_addr) != 1 ||
-	    ntohl(address.sin_addr.s_addr) >> 24 != 127)
-		return fm_fail(FM_ERR_UNSUPPORTED,
-			       "--listen %s: a worker listens on loopback (127.0.0.1:port) or a "
-			       "Unix socket only",
-			       where);
-	address.sin_port = htons((uint16_t)port);
-	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
-	    bind(fd, (struct sockaddr *)&address, sizeof(address)) || listen(fd, 16)) {
+	err = fm_worker_address_parse("--listen", where, &address, &len);
+	if (err)
+		return err;
+	is_unix = address.ss_family == AF_UNIX;
+	if (is_unix && (err = clear_path(local)))
+		return err;
+	fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0 || (!is_unix && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on))) ||
+	    bind(fd, (struct sockaddr *)&address, len) ||
+	    (is_unix && chmod(local->sun_path, 0600)) || listen(fd, 16)) {
 		err = fm_fail(FM_ERR_IO, "cannot listen on %s: %s", where, strerror(errno));
 		if (fd >= 0)
 			close(fd);
 		return err;
 	}
+	if (is_unix)
+		strcpy(worker->unix_path, local->sun_path);
 	worker->listen_fd = fd;
 	return 0;
 }
@@ -406,10 +384,8 @@ int fm_worker_run(const struct fm_worker_options *options)
 	err = fm_engine_create(&options->engine, on_event, &worker, &worker.engine);
 	if (err)
 		return err;
-	if (options->listen && !strncmp(options->listen, "unix:", 5))
-		err = listen_unix(&worker, options->listen + 5);
-	else if (options->listen)
-		err = listen_tcp(&worker, options->listen);
+	if (options->listen)
+		err = listen_on(&worker, options->listen);
 	if (!err) {
 		if (options->fd >= 0)
 			open_connection(&worker, options->fd);

@@ -3,21 +3,24 @@
  * `fabric-engine worker`: flags to fm_worker_run().
  */
 #include <stdio.h>
-#include <string.h>
 
 #include "options.h"
+#include "progress.h"
 #include "stop_signal.h"
 #include "text/tokenizer.h"
+#include "worker/address.h"
 #include "worker/worker.h"
 
-static void usage(FILE *out)
-{
-	fputs("usage: fabric-engine worker -m FILE --listen ADDRESS [--role ROLE] [OPTION…]\n\n"
-	      "      --role ROLE       prefill, decode or both (default)\n"
-	      "      --listen ADDRESS  unix:/path or 127.0.0.1:port; routers connect "
-	      "here\n" FM_ENGINE_OPTIONS_HELP,
-	      out);
-}
+struct command_line {
+	struct fm_engine_flags flags;
+	struct fm_worker_options options;
+};
+
+static const char help[] =
+	"usage: fabric-engine worker -m FILE --listen ADDRESS [--role ROLE] [OPTION…]\n\n"
+	"      --role ROLE       prefill, decode or both (default)\n"
+	"      --listen ADDRESS  unix:/path or 127.0.0.1:port; routers connect "
+	"here\n" FM_ENGINE_OPTIONS_HELP;
 
 static int serve(const struct fm_engine_flags *flags, struct fm_worker_options *options)
 {
@@ -25,7 +28,9 @@ static int serve(const struct fm_engine_flags *flags, struct fm_worker_options *
 	struct fm_tokenizer *tokenizer = NULL;
 	int err;
 
+	fm_progress("loading %s …", flags->model);
 	err = fm_model_open(flags->model, &flags->model_options, &model);
+	fm_progress_end();
 	if (!err)
 		err = fm_tokenizer_create(fm_model_gguf(model), &tokenizer);
 	if (!err) {
@@ -42,58 +47,67 @@ static int serve(const struct fm_engine_flags *flags, struct fm_worker_options *
 	return err;
 }
 
+static int take(void *arg, int flag, const char *value)
+{
+	static const char *const roles[] = {"prefill", "decode", "both"};
+	struct command_line *line = arg;
+	int taken = fm_engine_flags_take(&line->flags, flag, value), role = 0;
+
+	if (taken)
+		return taken < 0 ? taken : 0;
+	if (flag == 'l') {
+		line->options.listen = value;
+		return 0;
+	}
+	taken = fm_parse_name("--role", value, roles, 3, &role);
+	line->options.role = roles[role];
+	return taken;
+}
+
+static int check(const struct command_line *line, int argc, char **argv)
+{
+	struct sockaddr_storage address;
+	socklen_t len;
+	int err = fm_engine_flags_finish(&line->flags, argc, argv);
+
+	if (!err && !line->options.listen)
+		err = fm_fail(FM_ERR_INVALID, "--listen ADDRESS is missing: give unix:/path or "
+					      "127.0.0.1:port, where routers connect");
+	return err ? err
+		   : fm_worker_address_parse("--listen", line->options.listen, &address, &len);
+}
+
 int fm_worker_main(int argc, char **argv)
 {
 	static const struct option long_options[] = {FM_ENGINE_LONG_OPTIONS,
 						     {"role", required_argument, NULL, 'r'},
 						     {"listen", required_argument, NULL, 'l'},
 						     {0}};
-	struct fm_worker_options options = {.role = "both", .fd = -1, .say_ready = true};
-	struct fm_engine_flags flags;
-	int option, err = 0;
+	static const struct fm_command command = {"fabric-engine worker", ":m:t:h", long_options,
+						  help, take};
+	struct command_line line = {.options = {.role = "both", .fd = -1, .say_ready = true}};
+	struct fm_worker_options *options = &line.options;
+	const struct fm_engine_flags *flags = &line.flags;
+	int status, err;
 
-	fm_engine_flags_init(&flags);
-	while (!err && (option = getopt_long(argc, argv, "m:t:h", long_options, NULL)) != -1) {
-		int taken = fm_engine_flags_take(&flags, option, optarg);
-
-		if (taken < 0)
-			err = taken;
-		else if (option == 'h') {
-			usage(stdout);
-			return 0;
-		} else if (option == 'r')
-			options.role = optarg;
-		else if (option == 'l')
-			options.listen = optarg;
-		else if (!taken) {
-			usage(stderr);
-			return 2;
-		}
-	}
-	if (!err && strcmp(options.role, "prefill") && strcmp(options.role, "decode") &&
-	    strcmp(options.role, "both"))
-		err = fm_fail(FM_ERR_INVALID, "--role %s: give prefill, decode or both",
-			      options.role);
-	if (!err && (!flags.model || !options.listen))
-		err = fm_fail(FM_ERR_INVALID, "%s is missing",
-			      flags.model ? "--listen" : "-m FILE");
-	if (err) {
-		fprintf(stderr, "fabric-engine worker: %s\n", fm_error_detail());
-		usage(stderr);
-		return 2;
-	}
-	options.stop_fd = fm_stop_signal_fd();
-	options.engine = (struct fm_engine_options){
-		.attach = {.size = sizeof(options.engine.attach),
+	fm_engine_flags_init(&line.flags);
+	status = fm_command_parse(&command, argc, argv, &line);
+	if (status != FM_COMMAND_GO)
+		return status;
+	if (check(&line, argc, argv))
+		return fm_usage_error(command.name);
+	options->stop_fd = fm_stop_signal_fd();
+	options->engine = (struct fm_engine_options){
+		.attach = {.size = sizeof(options->engine.attach),
 			   .fd = -1,
-			   .socket = flags.pool_socket,
-			   .name = options.role},
-		.max_batch = flags.max_batch,
-		.token_budget = flags.chunk < flags.max_batch ? flags.max_batch : flags.chunk,
-		.logits_log = flags.logits_log,
+			   .socket = flags->pool_socket,
+			   .name = options->role},
+		.max_batch = flags->max_batch,
+		.token_budget = flags->chunk < flags->max_batch ? flags->max_batch : flags->chunk,
+		.logits_log = flags->logits_log,
 	};
-	err = options.stop_fd < 0 ? options.stop_fd : serve(&flags, &options);
+	err = options->stop_fd < 0 ? options->stop_fd : serve(flags, options);
 	if (err)
 		fm_log(FM_LOG_ERROR, "worker: %s", fm_error_detail());
-	return err ? 1 : 0;
+	return err ? FM_EXIT_FAILED : 0;
 }

@@ -382,8 +382,9 @@ int fm_store_adopt(struct fm_store *store, struct fm_owner *owner, const struct 
 		*out = entry;
 		return 0;
 	}
-	return fm_fail(FM_ERR_NOT_FOUND, "nothing is on offer under this id (adopted already, or "
-					 "older than 30 s)");
+	return fm_fail(FM_ERR_NOT_FOUND,
+		       "nothing is on offer under this id: adopted already, older than 30 s, or "
+		       "taken back because the pool was full; compute it again");
 }
 
 void fm_store_touch(struct fm_store *store, uint32_t entry, uint32_t generation)

@@ -46,7 +46,7 @@ def test_zero_leaves_tests_out(tiny_model):
     (("-d", ""), 2, "numbers from"),
     (("-b", "0"), 2, "give a --depth and a --batch"),
     (("-r", "0"), 2, "--repeats"),
-    (("surplus",), 2, "is not an option"),
+    (("surplus",), 2, "only flags"),
 ])
 def test_what_it_refuses(tiny_model, arguments, status, words):
     out = bench(tiny_model, *arguments)

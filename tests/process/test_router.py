@@ -592,6 +592,6 @@ def test_command_line():
     assert run().returncode == 2
     for wrong in (("--listen", "0.0.0.0:0"), ("--worker", "10.0.0.1:80"), ("--worker", "x")):
         result = run("-m", MODEL, "--worker", "unix:/tmp/x", *wrong)
-        assert result.returncode == 1 and wrong[1] in result.stderr
+        assert result.returncode == 2 and wrong[1] in result.stderr
     for wrong in (("--deadline", "0"), ("--bypass-ratio", "2"), ("--tls", "none"), ("extra",)):
         assert run("-m", MODEL, "--worker", "unix:/tmp/x", *wrong).returncode == 2

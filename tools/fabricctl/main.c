@@ -3,36 +3,36 @@
  * fabricctl: shows and checks a node's KV pool. Here: flags, attaching, and small helpers of the
  * commands. Invariant: exit status 0 good, 1 failed or bad blocks found, 2 wrong usage.
  */
-#include <getopt.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "command_line.h"
 #include "fabricctl.h"
 
 static const struct {
 	const char *name;
-	const char *does;
 	int (*run)(struct ctl *ctl);
 } commands[] = {
-	{"info", "version, what the pool stands on and why, its configuration", ctl_info},
-	{"status", "occupancy, blocks by state, counters, clients", ctl_status},
-	{"ls", "the blocks: key, bytes, state, place, origin", ctl_ls},
-	{"verify", "reads each sealed block and checks its CRC32C and header", ctl_verify},
+	{"info", ctl_info},
+	{"status", ctl_status},
+	{"ls", ctl_ls},
+	{"verify", ctl_verify},
 };
 
-static void print_help(void)
-{
-	printf("usage: fabricctl [--socket PATH] [--json] COMMAND\n"
-	       "Shows and checks the KV pool of this node.\n\n");
-	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
-		printf("  %-8s %s\n", commands[i].name, commands[i].does);
-	printf("\n  --socket PATH  the daemon's socket (default: $FABRICMGR_SOCKET, else\n"
-	       "                 /run/fabricmgr/pool.sock)\n"
-	       "  --json         JSON instead of text\n"
-	       "  --version, --help\n\n"
-	       "Exit status: 0 good, 1 failed or bad blocks found, 2 wrong usage.\n");
-}
+#define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
+
+static const char help[] =
+	"usage: fabricctl [--socket PATH] [--json] COMMAND\n"
+	"Shows and checks the KV pool of this node.\n\n"
+	"  info     version, what the pool stands on and why, its configuration\n"
+	"  status   occupancy, blocks by state, counters, clients\n"
+	"  ls       the blocks: key, bytes, state, place, origin\n"
+	"  verify   reads each sealed block and checks its CRC32C and header\n\n"
+	"  --socket PATH  the daemon's socket (default: $FABRICMGR_SOCKET, else\n"
+	"                 /run/fabricmgr/pool.sock)\n"
+	"  --json         JSON instead of text\n"
+	"  --version, --help\n\n"
+	"Exit status: 0 good, 1 failed or bad blocks found, 2 wrong usage.\n";
 
 int ctl_fail(const char *what)
 {
@@ -90,7 +90,9 @@ static int run(struct ctl *ctl, const char *name)
 		.name = "fabricctl",
 	};
 
-	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+	const char *near;
+
+	for (size_t i = 0; i < N_COMMANDS; i++) {
 		int result;
 
 		if (strcmp(commands[i].name, name))
@@ -103,48 +105,47 @@ static int run(struct ctl *ctl, const char *name)
 		fm_pool_detach(ctl->pool);
 		return result;
 	}
-	fprintf(stderr, "fabricctl: there is no command \"%s\"; see fabricctl --help\n", name);
-	return CTL_USAGE;
+	near = fm_nearest_name(name, &commands[0].name, N_COMMANDS, sizeof(*commands));
+	fm_fail(FM_ERR_INVALID, "there is no command \"%.64s\"%s%s%s", name,
+		near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+	return fm_usage_error("fabricctl");
+}
+
+enum { SOCKET = 1, JSON };
+
+static int take(void *arg, int flag, const char *value)
+{
+	struct ctl *ctl = arg;
+
+	if (flag == JSON)
+		ctl->is_json = true;
+	else if (*value)
+		ctl->socket = value;
+	else
+		return fm_fail(FM_ERR_INVALID, "--socket: give the path of the daemon's socket");
+	return 0;
 }
 
 int main(int argc, char **argv)
 {
-	enum { SOCKET = 1, JSON, VERSION, HELP };
 	static const struct option flags[] = {
 		{"socket", required_argument, NULL, SOCKET},
 		{"json", no_argument, NULL, JSON},
-		{"version", no_argument, NULL, VERSION},
-		{"help", no_argument, NULL, HELP},
+		{"version", no_argument, NULL, 'V'},
+		{"help", no_argument, NULL, 'h'},
 		{NULL, 0, NULL, 0},
 	};
+	static const struct fm_command command = {"fabricctl", ":h", flags, help, take};
 	struct ctl ctl = {0};
-	int flag;
+	int status;
 
-	fm_log_set_program("fabricctl");
-	while ((flag = getopt_long(argc, argv, "h", flags, NULL)) != -1) {
-		switch (flag) {
-		case SOCKET:
-			ctl.socket = optarg;
-			break;
-		case JSON:
-			ctl.is_json = true;
-			break;
-		case VERSION:
-			printf("fabricctl %s\n", fm_version());
-			return CTL_OK;
-		case 'h':
-		case HELP:
-			print_help();
-			return CTL_OK;
-		default:
-			fprintf(stderr, "fabricctl: see fabricctl --help\n");
-			return CTL_USAGE;
-		}
+	fm_log_set_program(command.name);
+	status = fm_command_parse(&command, argc, argv, &ctl);
+	if (status == FM_COMMAND_GO && argc - optind != 1) {
+		fm_fail(FM_ERR_INVALID, "give one command: info, status, ls or verify");
+		status = fm_usage_error(command.name);
 	}
-	if (argc - optind != 1) {
-		fprintf(stderr, "fabricctl: one command is needed: info, status, ls or verify; see "
-				"fabricctl --help\n");
-		return CTL_USAGE;
-	}
-	return run(&ctl, argv[optind]);
+	if (status == FM_COMMAND_GO)
+		status = run(&ctl, argv[optind]);
+	return fm_finish_output(command.name, status);
 }

@@ -6,19 +6,23 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <fabricmgr.h>
 
-#define DEFAULT_SOCKET "/run/fabricmgr/pool.sock"
-#define DEFAULT_SIZE   (512ull << 20)
+#include "../../kmod/uapi/fabricmgr.h"
+#include "command_line.h"
+
+#define DEFAULT_SOCKET	"/run/fabricmgr/pool.sock"
+#define DEFAULT_SIZE	(512ull << 20)
+#define POOL_BYTES_MIN	(2ull * FABRICMGR_CHUNK_BYTES)
+#define SOCKET_PATH_MAX (sizeof(((struct sockaddr_un *)0)->sun_path) - 1)
 
 static struct fm_server *server;
 
@@ -31,64 +35,23 @@ static void on_signal(int number)
 	errno = saved_errno;
 }
 
-static void print_help(void)
-{
-	printf("usage: fabricmgrd [options]\n"
-	       "Owns the KV pool of this node and serves it on a Unix socket.\n\n"
-	       "  --socket PATH      where clients attach (default %s)\n"
-	       "  --socket-mode MODE octal mode of the socket (default 0600)\n"
-	       "  --size SIZE        memory of the pool, e.g. 512M or 8G (default 512M)\n"
-	       "  --memory RUNG      best, hugetlb or memfd (default best)\n"
-	       "  --entries N        blocks that the index holds (default: one per 64 KiB)\n"
-	       "  --policy NAME      eviction policy: lru (default)\n"
-	       "  --ready-fd N       write a byte there when serving\n"
-	       "  --version, --help\n\n"
-	       "Exit status: 0 stopped by SIGTERM or SIGINT, 1 failed, 2 wrong usage.\n",
-	       DEFAULT_SOCKET);
-}
+struct command_line {
+	struct fm_server_options options;
+	int ready_fd;
+};
 
-static bool parse_size(const char *text, uint64_t *bytes)
-{
-	unsigned long long value;
-	unsigned shift = 0;
-	char *end;
-
-	errno = 0;
-	value = strtoull(text, &end, 10);
-	if (errno || end == text || *text == '-')
-		return false;
-	switch (*end) {
-	case 'T':
-		shift += 10; /* fall through */
-	case 'G':
-		shift += 10; /* fall through */
-	case 'M':
-		shift += 10; /* fall through */
-	case 'K':
-		shift += 10;
-		end++;
-	}
-	if (*end || (shift && value >> (64 - shift)))
-		return false;
-	*bytes = (uint64_t)value << shift;
-	return true;
-}
-
-static bool parse_number(const char *text, int base, unsigned long max, unsigned long *value)
-{
-	char *end;
-
-	errno = 0;
-	*value = strtoul(text, &end, base);
-	return !errno && end != text && !*end && *text != '-' && *value <= max;
-}
-
-static int usage(const char *flag, const char *value)
-{
-	fprintf(stderr, "fabricmgrd: --%s %s: not a value this flag takes; see fabricmgrd --help\n",
-		flag, value);
-	return 2;
-}
+static const char help[] =
+	"usage: fabricmgrd [options]\n"
+	"Owns the KV pool of this node and serves it on a Unix socket.\n\n"
+	"  --socket PATH      where clients attach (default " DEFAULT_SOCKET ")\n"
+	"  --socket-mode MODE octal mode of the socket (default 0600)\n"
+	"  --size SIZE        memory of the pool, e.g. 512M or 8G (default 512M)\n"
+	"  --memory RUNG      best, hugetlb or memfd (default best)\n"
+	"  --entries N        blocks that the index holds (default: one per 64 KiB)\n"
+	"  --policy NAME      eviction policy: lru (default)\n"
+	"  --ready-fd N       write a byte there when serving\n"
+	"  --version, --help\n\n"
+	"Exit status: 0 stopped by SIGTERM or SIGINT, 1 failed, 2 wrong usage.\n";
 
 /* The folder of the socket, when it is not there. */
 static void make_folder(const char *path)
@@ -131,7 +94,11 @@ static int serve(const struct fm_server_options *options, int ready_fd)
 	fm_log(FM_LOG_INFO, "version %s", fm_version());
 	fm_log(FM_LOG_INFO, "memory: %s%s%s", rung, *reason ? "; not the rung above: " : "",
 	       reason);
-	fm_log(FM_LOG_INFO, "size: %llu MiB", (unsigned long long)(options->pool_bytes >> 20));
+	/* As it is held, in whole chunks, which may be less than was asked for. */
+	fm_log(FM_LOG_INFO, "size: %llu MiB in chunks of %u MiB",
+	       (unsigned long long)(options->pool_bytes / FABRICMGR_CHUNK_BYTES *
+				    (FABRICMGR_CHUNK_BYTES >> 20)),
+	       FABRICMGR_CHUNK_BYTES >> 20);
 	fm_log(FM_LOG_INFO, "socket: %s", options->socket);
 	fm_log(FM_LOG_INFO, "ready");
 	if (ready_fd >= 0) {
@@ -146,9 +113,51 @@ static int serve(const struct fm_server_options *options, int ready_fd)
 	return err ? 1 : 0;
 }
 
+enum { SOCKET = 1, MODE, SIZE, MEMORY, ENTRIES, POLICY, READY };
+
+static int take(void *arg, int flag, const char *value)
+{
+	static const char *const rungs[] = {"best", "hugetlb", "memfd"}, *const policies[] = {
+										 "lru"};
+	struct command_line *line = arg;
+	struct fm_server_options *options = &line->options;
+	uint32_t number = 0;
+	int name = 0, err = 0;
+
+	switch (flag) {
+	case SOCKET:
+		options->socket = value;
+		return *value && strlen(value) <= SOCKET_PATH_MAX
+			       ? 0
+			       : fm_fail(FM_ERR_INVALID,
+					 "--socket %.200s: the path must have 1 to %zu bytes",
+					 value, SOCKET_PATH_MAX);
+	case MODE:
+		return fm_parse_octal("--socket-mode", value, 1, 0777, &options->socket_mode);
+	case SIZE:
+		return fm_parse_bytes("--size", value, POOL_BYTES_MIN, &options->pool_bytes);
+	case MEMORY:
+		options->memory = value;
+		return fm_parse_name("--memory", value, rungs, 3, &name);
+	case ENTRIES:
+		return fm_parse_u32("--entries", value, 1, UINT32_MAX, &options->entries_max);
+	case POLICY:
+		options->policy = value;
+		return fm_parse_name("--policy", value, policies, 1, &name);
+	default:
+		err = fm_parse_u32("--ready-fd", value, 0, 1 << 20, &number);
+		if (!err && fcntl((int)number, F_GETFD) < 0)
+			err = fm_fail(FM_ERR_INVALID,
+				      "--ready-fd %s: give the number of a descriptor that is open "
+				      "for writing",
+				      value);
+		line->ready_fd = (int)number;
+		return err;
+	}
+}
+
 int main(int argc, char **argv)
 {
-	enum { SOCKET = 1, MODE, SIZE, MEMORY, ENTRIES, POLICY, READY, VERSION, HELP };
 	static const struct option flags[] = {
 		{"socket", required_argument, NULL, SOCKET},
 		{"socket-mode", required_argument, NULL, MODE},
@@ -157,66 +166,26 @@ int main(int argc, char **argv)
 		{"entries", required_argument, NULL, ENTRIES},
 		{"policy", required_argument, NULL, POLICY},
 		{"ready-fd", required_argument, NULL, READY},
-		{"version", no_argument, NULL, VERSION},
-		{"help", no_argument, NULL, HELP},
+		{"version", no_argument, NULL, 'V'},
+		{"help", no_argument, NULL, 'h'},
 		{NULL, 0, NULL, 0},
 	};
-	struct fm_server_options options = {
-		.size = sizeof(options),
-		.pool_bytes = DEFAULT_SIZE,
-		.socket = DEFAULT_SOCKET,
+	static const struct fm_command command = {"fabricmgrd", ":h", flags, help, take};
+	struct command_line line = {
+		.options = {.size = sizeof(line.options),
+			    .pool_bytes = DEFAULT_SIZE,
+			    .socket = DEFAULT_SOCKET},
+		.ready_fd = -1,
 	};
-	unsigned long number;
-	int ready_fd = -1, flag, which = 0;
+	int status;
 
-	fm_log_set_program("fabricmgrd");
-	while ((flag = getopt_long(argc, argv, "h", flags, &which)) != -1) {
-		switch (flag) {
-		case SOCKET:
-			options.socket = optarg;
-			break;
-		case MODE:
-			if (!parse_number(optarg, 8, 0777, &number) || !number)
-				return usage("socket-mode", optarg);
-			options.socket_mode = (uint32_t)number;
-			break;
-		case SIZE:
-			if (!parse_size(optarg, &options.pool_bytes))
-				return usage("size", optarg);
-			break;
-		case MEMORY:
-			options.memory = optarg;
-			break;
-		case ENTRIES:
-			if (!parse_number(optarg, 10, UINT32_MAX, &number) || !number)
-				return usage("entries", optarg);
-			options.entries_max = (uint32_t)number;
-			break;
-		case POLICY:
-			options.policy = optarg;
-			break;
-		case READY:
-			if (!parse_number(optarg, 10, 1 << 20, &number) ||
-			    fcntl((int)number, F_GETFD) < 0)
-				return usage("ready-fd", optarg);
-			ready_fd = (int)number;
-			break;
-		case VERSION:
-			printf("fabricmgrd %s\n", fm_version());
-			return 0;
-		case 'h':
-		case HELP:
-			print_help();
-			return 0;
-		default:
-			fprintf(stderr, "fabricmgrd: see fabricmgrd --help\n");
-			return 2;
-		}
-	}
+	fm_log_set_program(command.name);
+	status = fm_command_parse(&command, argc, argv, &line);
+	if (status != FM_COMMAND_GO)
+		return fm_finish_output(command.name, status);
 	if (optind < argc) {
-		fprintf(stderr, "fabricmgrd: %s: no argument is taken; see fabricmgrd --help\n",
-			argv[optind]);
-		return 2;
+		fm_fail(FM_ERR_INVALID, "\"%.64s\": only flags are taken here", argv[optind]);
+		return fm_usage_error(command.name);
 	}
-	return serve(&options, ready_fd);
+	return serve(&line.options, line.ready_fd);
 }
