@@ -62,6 +62,7 @@ int fm_exchange_create(struct fm_openai_request *request, struct fm_exchange **o
 
 void fm_exchange_ref(struct fm_exchange *exchange)
 {
+	/* relaxed: who takes one more holds one already */
 	atomic_fetch_add_explicit(&exchange->references, 1, memory_order_relaxed);
 }
 

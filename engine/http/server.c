@@ -28,7 +28,8 @@ struct fm_http_server {
 	struct MHD_Daemon *daemon;
 	size_t longest_piece;	     /* bytes of the vocabulary's longest token */
 	size_t body_bytes;	     /* HTTP thread only */
-	_Atomic uint32_t unanswered; /* exchanges whose connection still waits or sends */
+	/* Exchanges whose connection still waits or sends; a count alone, it orders nothing. */
+	_Atomic uint32_t unanswered;
 };
 
 /* One request of a connection, from its head to its end. */

@@ -38,8 +38,10 @@ struct fm_threads {
 	 * either the sleeper sees the new number, or the publisher sees the sleeper. */
 	_Alignas(64) _Atomic uint32_t bell;
 	_Atomic uint32_t sleepers;
-	_Atomic bool is_waiting; /* fm_threads_run() sleeps on done */
-	_Atomic bool is_closing;
+	/* fm_threads_run() sleeps on done. Ordered (seq_cst) against done: either the last worker
+	 * sees it set, or the sleeper sees the last number. */
+	_Atomic bool is_waiting;
+	_Atomic bool is_closing; /* seq_cst, before the bell rings; a worker looks after it slept */
 
 	/* The job. */
 	fm_threads_work *work;
@@ -97,6 +99,7 @@ static bool do_chunks(struct fm_threads *threads)
 
 static bool has_work(struct fm_threads *threads)
 {
+	/* Relaxed: do_chunks() acquires. A job that this misses has rung the bell. */
 	uint64_t ticket = atomic_load_explicit(&threads->ticket, memory_order_relaxed);
 
 	return (ticket >> 16 & 0xffff) < (ticket & 0xffff);

@@ -13,6 +13,7 @@
 
 #include <fabricmgr.h>
 
+/* Relaxed, without pairs: each value stands alone, and the name is text that never changes. */
 static _Atomic int log_level; /* 0: not yet read from the environment */
 static _Atomic(const char *) program_name;
 

@@ -18,19 +18,19 @@ static void scan_leases(struct fm_store *store)
 	for (const struct fm_owner *owner = store->owners; owner; owner = owner->next) {
 		for (uint32_t i = 0; i < owner->lease_count; i++) {
 			const struct fabricmgr_lease *lease = &owner->leases[i];
-			/* Acquire: pairs with the releases in fm_lease_write() and fm_lease_drop().
-			 */
+			/* Acquire, here and below: pairs with the releases in fm_lease_write() and
+			 * fm_lease_drop(). What is seen of a later lease ends the one before. */
 			uint32_t region = fm_load_acquire(&lease->region);
 			uint32_t entry;
 
 			if (!region)
 				continue;
 			entry = fm_slots_entry(&store->slots, region,
-					       fm_load_relaxed(&lease->chunk),
-					       fm_load_relaxed(&lease->slot));
+					       fm_load_acquire(&lease->chunk),
+					       fm_load_acquire(&lease->slot));
 			if (entry != NONE &&
 			    FABRICMGR_WORD_GENERATION(store->index.entries[entry].word) ==
-				    fm_load_relaxed(&lease->generation))
+				    fm_load_acquire(&lease->generation))
 				store->nodes[entry].leased = store->scan;
 		}
 	}
@@ -41,8 +41,9 @@ uint32_t fm_store_leases(struct fm_store *store, const struct fm_owner *owner)
 	uint32_t n = 0;
 
 	(void)store;
+	/* Relaxed: a count for people; nothing is freed by it. */
 	for (uint32_t i = 0; i < owner->lease_count; i++)
-		n += fm_load_acquire(&owner->leases[i].region) != 0;
+		n += fm_load_relaxed(&owner->leases[i].region) != 0;
 	return n;
 }
 
@@ -102,6 +103,7 @@ static uint32_t sacrifice(struct fm_store *store, uint32_t n)
 	for (uint32_t i = 0; i < n; i++) {
 		uint64_t *word = &store->index.entries[store->victims[i]].word;
 
+		/* Relaxed: the one fence below orders all of them before the scan. */
 		fm_store_relaxed(word, FABRICMGR_WORD(FABRICMGR_WORD_GENERATION(*word),
 						      FABRICMGR_BLOCK_EVICTING));
 	}
@@ -123,7 +125,7 @@ static uint32_t sacrifice(struct fm_store *store, uint32_t n)
 			continue;
 		}
 		/* The same word again: readers that took a lease before see no change. Release:
-		 * pairs with the acquire in fm_index_find(). */
+		 * pairs with the acquires in fm_index_find() and fm_lease_take(). */
 		fm_store_release(word, FABRICMGR_WORD(FABRICMGR_WORD_GENERATION(*word),
 						      FABRICMGR_BLOCK_SEALED));
 	}

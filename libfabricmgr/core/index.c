@@ -116,6 +116,8 @@ uint32_t fm_index_find(const struct fm_index *index, const struct fm_key *key, u
 			/* Acquire: pairs with the release that made it SEALED; fields follow. */
 			*word = fm_load_acquire(&entry->word);
 			state = FABRICMGR_WORD_STATE(*word);
+			/* Relaxed: a key of a later generation is found out by fm_lease_take();
+			 * without a lease, the answer is a hint anyway. */
 			if ((state == FABRICMGR_BLOCK_SEALED ||
 			     state == FABRICMGR_BLOCK_EVICTING) &&
 			    fm_load_relaxed(&entry->key[0]) == wanted[0] &&
@@ -147,6 +149,7 @@ int fm_index_insert(struct fm_index *index, uint32_t entry)
 	if (!free_slot[side])
 		return fm_fail(FM_ERR_LIMIT, "both index buckets of this key are full; "
 					     "start the daemon with more --entries");
+	/* Release: pairs with the acquire in fm_index_find(); the key is there. */
 	fm_store_release(free_slot[side], FM_PAIR(place.tag, entry + 1));
 	return 0;
 }
@@ -156,6 +159,7 @@ void fm_index_remove(struct fm_index *index, uint32_t entry)
 	struct place place = place_of(index, index->entries[entry].key);
 	uint64_t wanted = FM_PAIR(place.tag, entry + 1);
 
+	/* Release: pairs with the acquire in fm_index_find(), as every store of a slot does. */
 	for (uint32_t side = 0; side < 2; side++)
 		for (uint32_t i = 0; i < FM_BUCKET_SLOTS; i++)
 			if (index->buckets[place.bucket[side]].slots[i] == wanted)

@@ -41,7 +41,9 @@ struct fm_bucket {
 
 /*
  * Everything is a 64-bit word so that a reader racing with the writer reads each whole. All but
- * @word are stored relaxed before @word becomes SEALED (release; pairs with the reader's acquire).
+ * @word are stored before @word becomes SEALED (release; pairs with the reader's acquire), and
+ * after it has left the generation before (each a release; pairs with the fence behind the
+ * reader's relaxed loads).
  */
 struct fm_entry {
 	uint64_t word; /* FABRICMGR_WORD(generation, state) */
@@ -83,6 +85,7 @@ uint32_t fm_index_find(const struct fm_index *index, const struct fm_key *key, u
 int fm_index_insert(struct fm_index *index, uint32_t entry);
 void fm_index_remove(struct fm_index *index, uint32_t entry);
 
+/* Relaxed: the caller holds a lease, or fences and looks at the word again (fm_pool_walk()). */
 static inline void fm_key_load(const uint64_t from[2], struct fm_key *key)
 {
 	uint64_t words[2] = {fm_load_relaxed(&from[0]), fm_load_relaxed(&from[1])};
@@ -90,13 +93,14 @@ static inline void fm_key_load(const uint64_t from[2], struct fm_key *key)
 	__builtin_memcpy(key, words, sizeof(*key));
 }
 
+/* Release: pairs with the fence in fm_lease_take() and fm_pool_walk(), see struct fm_entry. */
 static inline void fm_key_store(uint64_t to[2], const struct fm_key *key)
 {
 	uint64_t words[2];
 
 	__builtin_memcpy(words, key, sizeof(words));
-	fm_store_relaxed(&to[0], words[0]);
-	fm_store_relaxed(&to[1], words[1]);
+	fm_store_release(&to[0], words[0]);
+	fm_store_release(&to[1], words[1]);
 }
 
 /* ---- the header table: one write-once record a block, from which an index can be rebuilt ---- */
@@ -121,8 +125,8 @@ struct fm_header {
 
 _Static_assert(sizeof(struct fm_header) == 64, "a header is one cache line");
 
-/* Written before the word becomes SEALED. Every store is a relaxed word: a walk may race with it.
- */
+/* Written before the word becomes SEALED (release; pairs with the acquires that see SEALED). Every
+ * access is a relaxed word: a walk may race with it, and looks at the word again. */
 void fm_header_write(struct fm_header *table, uint32_t entry, struct fm_header header);
 void fm_header_read(const struct fm_header *table, uint32_t entry, struct fm_header *out);
 /* 0, or FM_ERR_CORRUPT with what is wrong. */

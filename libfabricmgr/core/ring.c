@@ -28,6 +28,7 @@ void fm_ring_submit(struct fm_ring *ring, const struct fm_submission *submission
 static bool take_flag(uint32_t *flag)
 {
 	fm_fence(); /* after publishing; pairs with the fence in sleep_on() */
+	/* Relaxed: the fences order the flag and what it is about; it carries no data. */
 	return fm_load_relaxed(flag) && __atomic_exchange_n(flag, 0, __ATOMIC_RELAXED);
 }
 
@@ -35,6 +36,7 @@ static bool sleep_on(uint32_t *flag, const uint32_t *tail, uint32_t position)
 {
 	fm_store_relaxed(flag, 1);
 	fm_fence(); /* before looking; pairs with the fence in take_flag() */
+	/* Acquire: pairs with the release of a tail in fm_ring_submit() or fm_ring_complete(). */
 	if (fm_load_acquire(tail) == position)
 		return true;
 	fm_store_relaxed(flag, 0);
@@ -64,7 +66,7 @@ bool fm_ring_client_sleep(struct fm_ring *ring, uint32_t position)
 
 void fm_ring_client_awake(struct fm_ring *ring)
 {
-	fm_store_relaxed(&ring->shared->client_sleeps.value, 0);
+	fm_store_relaxed(&ring->shared->client_sleeps.value, 0); /* see take_flag() */
 }
 
 int fm_ring_take(struct fm_ring *ring, struct fm_submission *out)
@@ -86,6 +88,7 @@ int fm_ring_take(struct fm_ring *ring, struct fm_submission *out)
 
 int fm_ring_completion_room(const struct fm_ring *ring)
 {
+	/* Acquire: pairs with the release in fm_ring_completion(); the slot may be reused. */
 	uint32_t used = ring->cq_position - fm_load_acquire(&ring->shared->cq_head.value);
 
 	if (used > FM_RING_ENTRIES)
@@ -114,5 +117,5 @@ bool fm_ring_daemon_sleep(struct fm_ring *ring)
 
 void fm_ring_daemon_awake(struct fm_ring *ring)
 {
-	fm_store_relaxed(&ring->shared->daemon_sleeps.value, 0);
+	fm_store_relaxed(&ring->shared->daemon_sleeps.value, 0); /* see take_flag() */
 }

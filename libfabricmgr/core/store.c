@@ -85,7 +85,8 @@ static void set_state(struct fm_store *store, uint32_t entry, enum fabricmgr_blo
 {
 	uint64_t *word = &store->index.entries[entry].word;
 
-	/* Release: pairs with the acquire in fm_index_find(). */
+	/* Release: pairs with the acquires in fm_index_find(), fm_lease_take() and
+	 * fm_pool_walk(). */
 	fm_store_release(word, FABRICMGR_WORD(FABRICMGR_WORD_GENERATION(*word), state));
 }
 
@@ -94,6 +95,8 @@ static void entry_free(struct fm_store *store, uint32_t entry)
 {
 	struct fm_entry *e = &store->index.entries[entry];
 
+	/* Release: pairs with the acquires in fm_lease_take() and fm_pool_walk(); the fields of the
+	 * generation that ends were stored before. */
 	fm_store_release(&e->word, FABRICMGR_WORD(store->next_generation++, FABRICMGR_BLOCK_FREE));
 	fm_slots_give(&store->slots, FM_LOW(e->place), FM_LOW(e->extent));
 	store->free_entries[store->free_count++] = entry;
@@ -169,11 +172,14 @@ static int stage_entry(struct fm_store *store, struct fm_owner *owner, uint64_t 
 		return err;
 	store->free_count--;
 	e = &store->index.entries[entry];
+	/* Release: pairs with the fence after a reader's relaxed loads of the fields, in
+	 * fm_lease_take() and fm_pool_walk(). Who has met a new field sees that the word has left
+	 * the old generation. */
 	fm_key_store(e->key, &(struct fm_key){{0}});
 	fm_key_store(e->parent, &(struct fm_key){{0}});
-	fm_store_relaxed(&e->place, FM_PAIR(owner->region, chunk));
-	fm_store_relaxed(&e->extent, FM_PAIR(length, slot));
-	fm_store_relaxed(&e->check, FM_PAIR(0, owner->id));
+	fm_store_release(&e->place, FM_PAIR(owner->region, chunk));
+	fm_store_release(&e->extent, FM_PAIR(length, slot));
+	fm_store_release(&e->check, FM_PAIR(0, owner->id));
 	store->nodes[entry] = (struct fm_node){
 		.pages = pages,
 		.parent = NONE,
@@ -289,6 +295,7 @@ int fm_store_seal(struct fm_store *store, struct fm_owner *owner, const struct f
 	FM_KILL_POINT("seal: in the index, no header");
 	if (seal->parent)
 		fm_key_store(e->parent, seal->parent);
+	/* Relaxed: SEALED follows with release. */
 	fm_store_relaxed(&e->check, FM_PAIR(seal->crc32c, FM_LOW(e->check)));
 	struct fm_header header = {
 		.magic = FM_HEADER_MAGIC,
@@ -378,6 +385,7 @@ int fm_store_adopt(struct fm_store *store, struct fm_owner *owner, const struct 
 			continue;
 		offer_remove(store, entry);
 		owner_receive(store, owner, entry);
+		/* Relaxed: only a walk reads it before SEALED, to show it. */
 		fm_store_relaxed(&e->check, FM_PAIR(0, owner->id));
 		*out = entry;
 		return 0;

@@ -42,7 +42,9 @@ struct fm_flight {
 struct fm_pool {
 	int socket;
 	int submitted, completed; /* eventfds */
-	_Atomic bool is_gone;	  /* the daemon is not there any more */
+	/* Relaxed, without pairs: once true, always true, and it stands for no other data. */
+	_Atomic bool is_gone; /* the daemon is not there any more */
+	/* Relaxed: changed by fork() alone, before the child's only thread runs. */
 	const _Atomic uint32_t *fork_mark;
 	uint32_t client_id, region, flags;
 	struct fm_index index;

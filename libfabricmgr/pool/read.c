@@ -68,7 +68,7 @@ static bool acquire_one(struct fm_pool *pool, const struct fm_key *key, uint32_t
 			continue;
 		}
 		FM_KILL_POINT("acquire: leased");
-		/* Under the lease the fields are those of this generation and stay. */
+		/* Relaxed: under the lease the fields are those of this generation and stay. */
 		*place = fm_load_relaxed(&e->place);
 		*extent = fm_load_relaxed(&e->extent);
 		block->length = FM_HIGH(*extent);
@@ -188,6 +188,7 @@ int fm_block_verify(struct fm_pool *pool, const struct fm_block *block)
 	err = fm_header_check(&header);
 	if (err)
 		return err;
+	/* Relaxed: the block is leased. */
 	place = fm_load_relaxed(&e->place);
 	extent = fm_load_relaxed(&e->extent);
 	fm_key_load(e->key, &key);
@@ -214,6 +215,7 @@ int fm_pool_walk(struct fm_pool *pool, uint32_t *cursor, struct fm_block_info *o
 	while (*cursor < pool->index.entries_max) {
 		uint32_t entry = (*cursor)++;
 		const struct fm_entry *e = &pool->index.entries[entry];
+		/* Acquire: pairs with the releases of the word in set_state() and entry_free(). */
 		uint64_t word = fm_load_acquire(&e->word), place, extent, check;
 		uint32_t state = FABRICMGR_WORD_STATE(word);
 		struct fm_header header;
@@ -229,7 +231,9 @@ int fm_pool_walk(struct fm_pool *pool, uint32_t *cursor, struct fm_block_info *o
 		extent = fm_load_relaxed(&e->extent);
 		check = fm_load_relaxed(&e->check);
 		fm_header_read(pool->headers, entry, &header);
-		fm_fence(); /* the fields before the word again */
+		/* The fields before the word again: a field of a later generation was stored with
+		 * release (stage_entry()) or after the fence in sacrifice(), behind a new word. */
+		fm_fence();
 		if (FABRICMGR_WORD_GENERATION(fm_load_acquire(&e->word)) !=
 		    FABRICMGR_WORD_GENERATION(word))
 			continue; /* freed meanwhile */

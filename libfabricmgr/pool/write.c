@@ -377,6 +377,7 @@ static int seal_piece(struct fm_pool *pool, const struct fm_digest *ns, struct f
 			       pool->lease_count, n);
 	for (uint32_t i = 0; i < n; i++) {
 		const struct fm_block *block = seals[i].block;
+		/* Relaxed: they are ours since the completion of the stage (acquire). */
 		uint64_t place = fm_load_relaxed(&pool->index.entries[block->entry].place);
 		uint64_t extent = fm_load_relaxed(&pool->index.entries[block->entry].extent);
 
