@@ -17,7 +17,7 @@ CCACHE := $(shell command -v ccache 2>/dev/null)
 # Debian packages: what the build needs, and what the tests need besides.
 DEPS_BUILD := gcc libc6-dev ccache liburing-dev libmicrohttpd-dev libjansson-dev libpcre2-dev \
 	libutf8proc-dev libisal-dev libnuma-dev libssl-dev python3 python3-venv ca-certificates
-DEPS_TEST := check libsubunit-dev python3-pytest clang-14 libclang-rt-14-dev strace procps
+DEPS_TEST := check libsubunit-dev python3-pytest clang-14 libclang-rt-14-dev strace procps spin
 # The programs that benchmarks compare with: to build llama.cpp, and redis-server.
 DEPS_PEERS := g++ cmake make redis-server
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
@@ -77,6 +77,7 @@ help:
 	'                  (STRICT=1 fails when a goal is missed; BENCH_ARGS="--pairs 9" and the like)' \
 	'  make peers      what they compare with (llama.cpp, redis-server) into build/peers' \
 	'  make check-kills  kill processes at every step of every protocol: KILLS=500 SEED=1' \
+	'  make check-model  the lease protocol searched by spin, as it is and with planted faults' \
 	'  make fuzz       the fuzz targets, FUZZ_SECONDS (10) each' \
 	'  make install    DESTDIR= PREFIX=$(PREFIX)' \
 	'  make clean      remove build/' '' \
@@ -140,6 +141,10 @@ check-long: deps-test
 check-kills: deps-test
 	@$(MAKE) --no-print-directory -s -j$$(nproc) VARIANT=kill programs
 	@python3 tests/run.py --only kills
+
+.PHONY: check-model
+check-model: deps-test
+	@python3 tests/model/run.py
 
 fuzz: deps-test
 	@python3 tests/run.py --only fuzz

@@ -11,7 +11,7 @@ import time
 
 sys.dont_write_bytecode = True
 
-from suites import common, fuzz, kills, process, unit  # noqa: E402
+from suites import common, fuzz, kills, model, process, unit  # noqa: E402
 
 SUITES = {
     "unit": unit.release,
@@ -20,6 +20,7 @@ SUITES = {
     "process": process.release,
     "bench": process.bench,
     "kills": kills.kills,
+    "model": model.model,
     "fuzz": fuzz.fuzz,
 }
 
