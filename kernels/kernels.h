@@ -23,40 +23,32 @@ enum {
 
 /* ---- weights ------------------------------------------------------------------------------ */
 
+/* As GGUF names them; kernels/cpu/formats.h says how each is stored and packed. */
 enum fm_format {
 	FM_FORMAT_F32,
 	FM_FORMAT_F16,
+	FM_FORMAT_BF16,
 	FM_FORMAT_Q8_0, /* w = d * q,     q in -128..127 */
 	FM_FORMAT_Q4_0, /* w = d * (q-8), q in 0..15 */
 	FM_FORMAT_Q4_1, /* w = d * q + m, q in 0..15 */
+	FM_FORMAT_Q5_0, /* w = d * (q-16), q in 0..31 */
+	FM_FORMAT_Q5_1, /* w = d * q + m, q in 0..31 */
+	FM_FORMAT_Q4_K, /* w = (d * s) * q - m * t, q in 0..15; s, t in 0..63 for 32 columns */
+	FM_FORMAT_Q5_K, /* the same, q in 0..31 */
+	FM_FORMAT_Q6_K, /* w = (d * s) * (q-32), q in 0..63; s in -128..127 for 16 columns */
 	FM_FORMAT_COUNT,
 };
 
 /*
  * A matrix of @rows outputs and @columns inputs, repacked so that one vector holds 16 rows: group
- * after group of 16 rows, each group block after block of 32 columns. The last group is filled up
- * with zeros.
+ * after group of 16 rows, each group block after block of the format's columns. The last group is
+ * filled up with zeros.
  */
 struct fm_matrix {
 	enum fm_format format;
-	uint32_t rows, columns; /* columns: a multiple of 32 */
+	uint32_t rows, columns; /* columns: a multiple of 32; of 256 for Q4_K, Q5_K, Q6_K */
 	size_t group_bytes;
 	uint8_t *data; /* aligned to 64; groups * group_bytes */
-};
-
-/* Packed blocks: 16 rows by 32 columns. Byte [quad][row][i] belongs to column 4 * quad + i; a 4-bit
- * byte holds that column in its low half and the column 16 further in its high half. */
-struct fm_block_q4_1 {
-	uint16_t d[FM_LANES], m[FM_LANES]; /* half floats */
-	uint8_t q[4][FM_LANES][4];
-};
-struct fm_block_q4_0 {
-	uint16_t d[FM_LANES];
-	uint8_t q[4][FM_LANES][4];
-};
-struct fm_block_q8_0 {
-	uint16_t d[FM_LANES];
-	uint8_t q[8][FM_LANES][4]; /* q + 128 */
 };
 
 static inline size_t fm_matrix_groups(const struct fm_matrix *matrix)
@@ -68,12 +60,16 @@ static inline size_t fm_matrix_groups(const struct fm_matrix *matrix)
 size_t fm_format_group_bytes(enum fm_format format, uint32_t columns);
 size_t fm_format_row_bytes(enum fm_format format, uint32_t columns);
 const char *fm_format_name(enum fm_format format);
+/* The format with this number in GGUF files; false when there is none. */
+bool fm_format_find(uint32_t gguf_type, enum fm_format *out);
 /* True when the format's products may take 8-bit activations; else float32 activations are used. */
 bool fm_format_is_quantised(enum fm_format format);
-/* Packs groups first_group..end_group of @matrix from rows as GGUF stores them (all of the tensor).
- */
+/* Packs groups first_group..end_group of @matrix, whose data is zero there, from rows as GGUF stores
+ * them (all of the tensor). */
 void fm_matrix_pack(const struct fm_matrix *matrix, const void *tensor, size_t first_group,
 		    size_t end_group);
+/* A vector of a format of floats (F32, F16, BF16) in float32; exact. */
+void fm_vector_unpack(enum fm_format format, const void *tensor, size_t n, float *out);
 
 /* ---- activations -------------------------------------------------------------------------- */
 
@@ -86,6 +82,7 @@ struct fm_tile {
 	float scale[FM_TILE_TOKENS];
 	float scaled_sum[FM_TILE_TOKENS]; /* scale * (float)sum */
 	int32_t sum[FM_TILE_TOKENS];	  /* of the integers, exact */
+	int32_t half_sum[FM_TILE_TOKENS]; /* of those of the first 16 columns */
 } __attribute__((aligned(64)));
 
 /* ---- attention ---------------------------------------------------------------------------- */

@@ -51,7 +51,7 @@ struct fm_loader {
 /* A tensor that must be in the file with exactly this shape, packed. */
 int fm_load_matrix(struct fm_loader *loader, const char *name, uint32_t rows, uint32_t columns,
 		   struct fm_matrix *out);
-/* A float32 vector that must be in the file. */
+/* A vector of F32, F16 or BF16 that must be in the file, in float32; @n is a multiple of 32. */
 int fm_load_vector(struct fm_loader *loader, const char *name, uint32_t n, float **out);
 int fm_arena_create(size_t bytes, uint8_t **out);
 void fm_arena_destroy(uint8_t *arena, size_t bytes);

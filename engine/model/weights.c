@@ -62,27 +62,15 @@ static int find_tensor(struct fm_loader *loader, const char *name, const struct 
 	return 0;
 }
 
-static bool format_of(enum ggml_type type, enum fm_format *out)
+static int find_format(const struct fm_loader *loader, const char *name,
+		       const struct gguf_tensor *tensor, enum fm_format *out)
 {
-	switch (type) {
-	case GGML_F32:
-		*out = FM_FORMAT_F32;
-		return true;
-	case GGML_F16:
-		*out = FM_FORMAT_F16;
-		return true;
-	case GGML_Q8_0:
-		*out = FM_FORMAT_Q8_0;
-		return true;
-	case GGML_Q4_0:
-		*out = FM_FORMAT_Q4_0;
-		return true;
-	case GGML_Q4_1:
-		*out = FM_FORMAT_Q4_1;
-		return true;
-	default:
-		return false;
-	}
+	if (fm_format_find(tensor->type, out))
+		return 0;
+	return fm_fail(FM_ERR_UNSUPPORTED,
+		       "%s: tensor %s has type %s, with which no kernel computes: use a file with "
+		       "other types",
+		       gguf_path(loader->file), name, gguf_type_name(tensor->type));
 }
 
 struct pack_job {
@@ -113,11 +101,8 @@ int fm_load_matrix(struct fm_loader *loader, const char *name, uint32_t rows, ui
 			       "%s: tensor %s has %u dimensions, %llu by %llu: expected %u by %u",
 			       path, name, tensor->n_dims, (unsigned long long)tensor->dims[0],
 			       (unsigned long long)tensor->dims[1], columns, rows);
-	if (!format_of(tensor->type, &out->format))
-		return fm_fail(
-			FM_ERR_UNSUPPORTED,
-			"%s: tensor %s has type %s: supported are F32, F16, Q8_0, Q4_0 and Q4_1",
-			path, name, gguf_type_name(tensor->type));
+	if ((error = find_format(loader, name, tensor, &out->format)))
+		return error;
 	if (tensor->n_bytes != rows * fm_format_row_bytes(out->format, columns))
 		return fm_fail(FM_ERR_INVALID, "%s: tensor %s has %llu bytes: expected %zu", path,
 			       name, (unsigned long long)tensor->n_bytes,
@@ -137,20 +122,24 @@ int fm_load_matrix(struct fm_loader *loader, const char *name, uint32_t rows, ui
 int fm_load_vector(struct fm_loader *loader, const char *name, uint32_t n, float **out)
 {
 	const struct gguf_tensor *tensor;
+	enum fm_format format;
 	int error = find_tensor(loader, name, &tensor);
 
 	if (error)
 		return error;
-	if (tensor->type != GGML_F32)
+	if ((error = find_format(loader, name, tensor, &format)))
+		return error;
+	if (fm_format_is_quantised(format))
 		return fm_fail(FM_ERR_UNSUPPORTED,
-			       "%s: tensor %s has type %s: only F32 is supported",
+			       "%s: tensor %s has type %s: a vector must be F32, F16 or BF16",
 			       gguf_path(loader->file), name, gguf_type_name(tensor->type));
-	if (tensor->n_dims != 1 || tensor->dims[0] != n || tensor->n_bytes != n * sizeof(float))
+	if (tensor->n_dims != 1 || tensor->dims[0] != n ||
+	    tensor->n_bytes != fm_format_row_bytes(format, n))
 		return fm_fail(FM_ERR_INVALID, "%s: tensor %s has %llu elements: expected %u",
 			       gguf_path(loader->file), name, (unsigned long long)tensor->dims[0],
 			       n);
 	*out = take(loader, n * sizeof(float));
 	if (*out)
-		memcpy(*out, tensor->data, n * sizeof(float));
+		fm_vector_unpack(format, tensor->data, n, *out);
 	return 0;
 }

@@ -14,6 +14,7 @@
 
 #include <kernels.h>
 
+#include "formats.h"
 #include "half.h"
 
 /* A file that replaces some of them leaves them unused. */
@@ -109,7 +110,7 @@ FM_GENERIC void fm_generic_quantise(struct fm_tile *tiles, size_t token, const f
 
 	for (struct fm_tile *tile = tiles; n > 0; tile++, x += FM_BLOCK_COLUMNS) {
 		float largest = 0.0f, inverse;
-		int32_t sum = 0;
+		int32_t sum = 0, half_sum = 0;
 
 		for (int i = 0; i < FM_BLOCK_COLUMNS; i++)
 			largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
@@ -121,11 +122,13 @@ FM_GENERIC void fm_generic_quantise(struct fm_tile *tiles, size_t token, const f
 			int32_t high = is_fine ? (value + 128) >> 8 : value;
 
 			sum += value;
+			half_sum += i < FM_BLOCK_COLUMNS / 2 ? value : 0;
 			tile->q[0][token][i] = (int8_t)high;
 			tile->q[1][token][i] = (int8_t)(value - high * 256);
 		}
 		tile->scale[token] = largest / range;
 		tile->sum[token] = sum;
+		tile->half_sum[token] = half_sum;
 		tile->scaled_sum[token] = tile->scale[token] * (float)sum;
 		n -= FM_BLOCK_COLUMNS;
 	}
@@ -227,82 +230,112 @@ FM_GENERIC void fm_generic_attention(const struct fm_attention *attention, const
 
 /* ---- weights ------------------------------------------------------------------------------ */
 
-/* 16 rows by 32 columns, unpacked: w = d * (u - offset) [+ m]. */
+/* 16 rows by 32 columns, unpacked: w = d * (u - offset) [+ m], d for each half of the columns. */
 struct fm_block {
 	uint8_t u[FM_BLOCK_COLUMNS / 4][FM_LANES][4];
-	float d[FM_LANES], m[FM_LANES];
+	float d[2][FM_LANES], m[FM_LANES];
 	int32_t offset;
-	bool has_m;
+	bool has_m, has_halves; /* !has_halves: d[1] is d[0] */
 };
 
-static inline void fm_generic_nibbles(struct fm_block *block, const void *packed)
+static inline void fm_generic_halves(float *out, const uint8_t *halves)
 {
-	const uint8_t *q = packed;
-	uint8_t *u = block->u[0][0];
+	for (int lane = 0; lane < FM_LANES; lane++) {
+		uint16_t half;
 
-	for (int i = 0; i < 4 * FM_LANES * 4; i++) {
-		u[i] = q[i] & 15;
-		u[i + 4 * FM_LANES * 4] = q[i] >> 4;
+		memcpy(&half, halves + 2 * lane, sizeof(half));
+		out[lane] = fm_half_to_float(half);
 	}
 }
 
-static inline void fm_generic_halves(float *out, const uint16_t *halves)
+static inline void fm_generic_integers(enum fm_format format, const uint8_t *body,
+				       struct fm_block *block)
+{
+	enum { HALF = 4 * FM_LANES * 4 }; /* bytes of 16 columns */
+	const uint8_t *high = body + HALF;
+	uint8_t *u = block->u[0][0];
+
+	if (fm_formats[format].bits == 8) {
+		memcpy(u, body, sizeof(block->u));
+		return;
+	}
+	for (int i = 0; i < HALF; i++) {
+		u[i] = body[i] & 15;
+		u[i + HALF] = body[i] >> 4;
+	}
+	if (fm_formats[format].bits == 5)
+		for (int i = 0; i < 2 * HALF; i++)
+			u[i] |= (uint8_t)((high[i / 8] >> i % 8 & 1) << 4);
+	if (fm_formats[format].bits == 6)
+		for (int i = 0; i < 2 * HALF; i++)
+			u[i] |= (uint8_t)((high[i % (HALF / 2)] >> i / (HALF / 2) * 2 & 3) << 4);
+}
+
+/* out[lane] *= factor, rounded: the scale that the format means. */
+static inline void fm_generic_factors(float *out, const float *in, const uint8_t *factors)
 {
 	for (int lane = 0; lane < FM_LANES; lane++)
-		out[lane] = fm_half_to_float(halves[lane]);
+		out[lane] = in[lane] * (float)(int8_t)factors[lane];
 }
 
 static inline void fm_generic_block(enum fm_format format, const uint8_t *group, size_t index,
 				    struct fm_block *block)
 {
-	block->has_m = format == FM_FORMAT_Q4_1;
+	const struct fm_format_traits *traits = &fm_formats[format];
+	const uint8_t *packed = fm_packed_block(format, group, &index);
+	const uint8_t *factors = packed + fm_packed_factors_at(format, index);
+
+	block->offset = traits->offset;
+	block->has_m = traits->has_minimum;
+	block->has_halves = traits->factors == 2;
+	fm_generic_halves(block->d[0], packed);
 	memset(block->m, 0, sizeof(block->m));
-	if (format == FM_FORMAT_Q4_1) {
-		const struct fm_block_q4_1 *packed = (const struct fm_block_q4_1 *)group + index;
-
-		block->offset = 0;
-		fm_generic_halves(block->d, packed->d);
-		fm_generic_halves(block->m, packed->m);
-		fm_generic_nibbles(block, packed->q);
-	} else if (format == FM_FORMAT_Q4_0) {
-		const struct fm_block_q4_0 *packed = (const struct fm_block_q4_0 *)group + index;
-
-		block->offset = 8;
-		fm_generic_halves(block->d, packed->d);
-		fm_generic_nibbles(block, packed->q);
-	} else {
-		const struct fm_block_q8_0 *packed = (const struct fm_block_q8_0 *)group + index;
-
-		block->offset = 128;
-		fm_generic_halves(block->d, packed->d);
-		memcpy(block->u, packed->q, sizeof(block->u));
+	if (traits->has_minimum)
+		fm_generic_halves(block->m, packed + FM_PACKED_MINIMUM_AT);
+	if (traits->factors == 2)
+		fm_generic_factors(block->d[1], block->d[0], factors + FM_LANES);
+	if (traits->factors)
+		fm_generic_factors(block->d[0], block->d[0], factors);
+	if (traits->factors != 2)
+		memcpy(block->d[1], block->d[0], sizeof(block->d[0]));
+	if (traits->factors && traits->has_minimum) {
+		fm_generic_factors(block->m, block->m, factors + FM_LANES);
+		for (int lane = 0; lane < FM_LANES; lane++)
+			block->m[lane] = -block->m[lane]; /* stored to be subtracted */
 	}
+	fm_generic_integers(format, packed + fm_packed_body_at(format, index), block);
 }
 
 /* The same in float32, column after column: two roundings, d * q and + m, as GGUF readers do. */
 static inline void fm_generic_block_float(enum fm_format format, const uint8_t *group, size_t index,
 					  float (*w)[FM_LANES])
 {
+	const uint8_t *body = group + index * fm_packed_body_bytes(format);
 	struct fm_block block;
 
 	if (format == FM_FORMAT_F32) {
-		memcpy(w, group + index * FM_BLOCK_COLUMNS * FM_LANES * sizeof(float),
-		       FM_BLOCK_COLUMNS * FM_LANES * sizeof(float));
+		memcpy(w, body, FM_BLOCK_COLUMNS * sizeof(*w));
 		return;
 	}
-	if (format == FM_FORMAT_F16) {
-		const uint16_t *halves =
-			(const uint16_t *)group + index * FM_BLOCK_COLUMNS * FM_LANES;
-
-		for (int column = 0; column < FM_BLOCK_COLUMNS; column++)
-			fm_generic_halves(w[column], halves + column * FM_LANES);
+	if (format == FM_FORMAT_F16 || format == FM_FORMAT_BF16) {
+		for (int column = 0; column < FM_BLOCK_COLUMNS; column++, body += 2 * FM_LANES) {
+			if (format == FM_FORMAT_F16)
+				fm_generic_halves(w[column], body);
+			else
+				for (int lane = 0; lane < FM_LANES; lane++)
+					w[column][lane] = fm_bits_float(
+						(uint32_t)body[2 * lane] << 16 |
+						(uint32_t)body[2 * lane + 1] << 24);
+		}
 		return;
 	}
 	fm_generic_block(format, group, index, &block);
 	for (int column = 0; column < FM_BLOCK_COLUMNS; column++) {
+		const float *d = block.d[column / (FM_BLOCK_COLUMNS / 2)];
+
 		for (int lane = 0; lane < FM_LANES; lane++) {
 			float q = (float)(block.u[column / 4][lane][column % 4] - block.offset);
-			float product = block.d[lane] * q;
+			float product = d[lane] * q;
 
 			w[column][lane] = block.has_m ? product + block.m[lane] : product;
 		}
@@ -332,27 +365,44 @@ static inline void fm_generic_store(const struct fm_matrix *matrix, size_t group
 	memcpy(out + row, sums, n * sizeof(*out));
 }
 
-/* The exact integer dot of one row of the block with one token of the tile. */
-static inline int32_t fm_generic_dot(const struct fm_block *block, int lane, const int8_t *q)
+/* The exact integer dot of one row's quads first..end with one token of the tile. */
+static inline int32_t fm_generic_dot(const struct fm_block *block, int lane,
+				     const struct fm_tile *tile, bool is_fine, size_t token,
+				     int first, int end)
 {
-	int32_t dot = 0;
+	const int8_t *high = tile->q[0][token], *low = tile->q[1][token];
+	int32_t dot = 0, low_dot = 0;
 
-	for (int quad = 0; quad < FM_BLOCK_COLUMNS / 4; quad++)
+	for (int quad = first; quad < end; quad++)
 		for (int i = 0; i < 4; i++)
-			dot += block->u[quad][lane][i] * q[quad * 4 + i];
-	return dot;
+			dot += block->u[quad][lane][i] * high[quad * 4 + i];
+	if (!is_fine)
+		return dot;
+	for (int quad = first; quad < end; quad++)
+		for (int i = 0; i < 4; i++)
+			low_dot += block->u[quad][lane][i] * low[quad * 4 + i];
+	return dot * 256 + low_dot;
 }
 
 static inline void fm_generic_accumulate(const struct fm_block *block, const struct fm_tile *tile,
 					 bool is_fine, size_t token, float *sums)
 {
-	for (int lane = 0; lane < FM_LANES; lane++) {
-		int32_t dot = fm_generic_dot(block, lane, tile->q[0][token]);
+	const int quads = FM_BLOCK_COLUMNS / 4, parts = block->has_halves ? 2 : 1;
+	const int32_t part_sums[2] = {
+		block->has_halves ? tile->half_sum[token] : tile->sum[token],
+		tile->sum[token] - tile->half_sum[token],
+	};
 
-		if (is_fine)
-			dot = dot * 256 + fm_generic_dot(block, lane, tile->q[1][token]);
-		dot -= block->offset * tile->sum[token];
-		sums[lane] = fmaf(block->d[lane] * tile->scale[token], (float)dot, sums[lane]);
+	for (int lane = 0; lane < FM_LANES; lane++) {
+		for (int part = 0; part < parts; part++) {
+			int32_t dot = fm_generic_dot(block, lane, tile, is_fine, token,
+						     part * quads / parts,
+						     (part + 1) * quads / parts);
+
+			dot -= block->offset * part_sums[part];
+			sums[lane] = fmaf(block->d[part][lane] * tile->scale[token], (float)dot,
+					  sums[lane]);
+		}
 		if (block->has_m)
 			sums[lane] = fmaf(block->m[lane], tile->scaled_sum[token], sums[lane]);
 	}

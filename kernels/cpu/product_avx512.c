@@ -9,64 +9,108 @@
 #include <string.h>
 
 #include "avx512.h"
+#include "formats.h"
 
+/* Each format gets code of its own by inlining, except with sanitizers: their checks in all those
+ * copies take minutes to compile and find no more than in one. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define INLINE static
+#define UNROLL
+#else
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
+#endif
 
 struct block {
-	__m512i u[8]; /* quads of columns, unsigned bytes */
-	__m512 d, m;
+	__m512i u[8];	/* quads of columns, unsigned bytes */
+	__m512 d[2], m; /* d of the halves of the columns; the second only with two factors */
 };
 
-INLINE __m512 halves(const uint16_t *from)
+INLINE __m512 halves(const uint8_t *from)
 {
 	return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from));
 }
 
-INLINE void load_nibbles(struct block *block, const uint8_t (*q)[FM_LANES][4])
+INLINE __m512 factors(const uint8_t *from)
+{
+	return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from)));
+}
+
+/* Bits 4.. of the integers, to those of their low halves. */
+INLINE void load_high_bits(unsigned int bits, struct block *block, const uint8_t *high)
+{
+	UNROLL
+	for (int quad = 0; quad < 8; quad++) {
+		if (bits == 5) {
+			__mmask64 mask;
+
+			memcpy(&mask, high + 8 * quad, sizeof(mask));
+			block->u[quad] = _mm512_mask_add_epi8(block->u[quad], mask, block->u[quad],
+							      _mm512_set1_epi8(16));
+		} else {
+			__m512i plane = _mm512_loadu_si512(high + quad % 2 * 64);
+
+			plane = quad < 2   ? _mm512_slli_epi16(plane, 4)
+				: quad < 4 ? _mm512_slli_epi16(plane, 2)
+				: quad < 6 ? plane
+					   : _mm512_srli_epi16(plane, 2);
+			plane = _mm512_and_si512(plane, _mm512_set1_epi8(0x30));
+			block->u[quad] = _mm512_or_si512(block->u[quad], plane);
+		}
+	}
+}
+
+INLINE void load_integers(unsigned int bits, struct block *block, const uint8_t *body)
 {
 	const __m512i low = _mm512_set1_epi8(15);
 
+	if (bits == 8) {
+		UNROLL
+		for (int quad = 0; quad < 8; quad++)
+			block->u[quad] = _mm512_loadu_si512(body + 64 * quad);
+		return;
+	}
 	UNROLL
 	for (int quad = 0; quad < 4; quad++) {
-		__m512i both = _mm512_loadu_si512(q[quad]);
+		__m512i both = _mm512_loadu_si512(body + 64 * quad);
 
 		block->u[quad] = _mm512_and_si512(both, low);
 		block->u[quad + 4] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
 	}
+	if (bits == 5 || bits == 6)
+		load_high_bits(bits, block, body + 256);
 }
 
+/* @format is a constant wherever this and what follows is called, so the table folds away. */
 INLINE void load_block(enum fm_format format, const uint8_t *group, size_t index,
 		       struct block *block)
 {
+	const struct fm_format_traits *traits = &fm_formats[format];
+	const uint8_t *packed = fm_packed_block(format, group, &index);
+	const uint8_t *at = packed + fm_packed_factors_at(format, index);
+
+	block->d[0] = halves(packed);
 	block->m = _mm512_setzero_ps();
-	if (format == FM_FORMAT_Q4_1) {
-		const struct fm_block_q4_1 *packed = (const struct fm_block_q4_1 *)group + index;
-
-		block->d = halves(packed->d);
-		block->m = halves(packed->m);
-		load_nibbles(block, packed->q);
-	} else if (format == FM_FORMAT_Q4_0) {
-		const struct fm_block_q4_0 *packed = (const struct fm_block_q4_0 *)group + index;
-
-		block->d = halves(packed->d);
-		load_nibbles(block, packed->q);
-	} else {
-		const struct fm_block_q8_0 *packed = (const struct fm_block_q8_0 *)group + index;
-
-		block->d = halves(packed->d);
-		UNROLL
-		for (int quad = 0; quad < 8; quad++)
-			block->u[quad] = _mm512_loadu_si512(packed->q[quad]);
-	}
+	if (traits->has_minimum)
+		block->m = halves(packed + FM_PACKED_MINIMUM_AT);
+	if (traits->factors == 2)
+		block->d[1] = _mm512_mul_ps(block->d[0], factors(at + FM_LANES));
+	if (traits->factors)
+		block->d[0] = _mm512_mul_ps(block->d[0], factors(at));
+	if (traits->factors != 2)
+		block->d[1] = block->d[0];
+	if (traits->factors && traits->has_minimum)
+		block->m = _mm512_xor_ps(_mm512_mul_ps(block->m, factors(at + FM_LANES)),
+					 _mm512_set1_ps(-0.0f));
+	load_integers(traits->bits, block, packed + fm_packed_body_at(format, index));
 }
 
-INLINE __m512i dot(const struct block *block, const int8_t *q)
+INLINE __m512i dot(const struct block *block, const int8_t *q, int first, int end)
 {
 	__m512i sum = _mm512_setzero_si512();
 
 	UNROLL
-	for (int quad = 0; quad < 8; quad++) {
+	for (int quad = first; quad < end; quad++) {
 		int32_t four;
 
 		memcpy(&four, q + 4 * quad, sizeof(four));
@@ -75,23 +119,37 @@ INLINE __m512i dot(const struct block *block, const int8_t *q)
 	return sum;
 }
 
-INLINE __m512 accumulate(enum fm_format format, bool is_fine, const struct block *block,
-			 const struct fm_tile *tile, size_t token, __m512 sum)
+/* Takes quads first..end, whose activations add up to @part_sum, into the sums. */
+INLINE __m512 accumulate_part(enum fm_format format, bool is_fine, const struct block *block,
+			      const struct fm_tile *tile, size_t token, int first, int end,
+			      int32_t part_sum, __m512 sum)
 {
-	__m512i total = dot(block, tile->q[0][token]);
-	__m512 scale = _mm512_mul_ps(block->d, _mm512_set1_ps(tile->scale[token]));
+	const int32_t raised = fm_formats[format].offset * part_sum;
+	__m512i total = dot(block, tile->q[0][token], first, end);
+	__m512 scale = _mm512_mul_ps(block->d[first ? 1 : 0], _mm512_set1_ps(tile->scale[token]));
 
 	if (is_fine)
 		total = _mm512_add_epi32(_mm512_slli_epi32(total, 8),
-					 dot(block, tile->q[1][token]));
-	if (format == FM_FORMAT_Q8_0)
-		total = _mm512_sub_epi32(total,
-					 _mm512_slli_epi32(_mm512_set1_epi32(tile->sum[token]), 7));
-	if (format == FM_FORMAT_Q4_0)
-		total = _mm512_sub_epi32(total,
-					 _mm512_slli_epi32(_mm512_set1_epi32(tile->sum[token]), 3));
-	sum = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(total), sum);
-	if (format == FM_FORMAT_Q4_1)
+					 dot(block, tile->q[1][token], first, end));
+	if (fm_formats[format].offset)
+		total = _mm512_sub_epi32(total, _mm512_set1_epi32(raised));
+	return _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(total), sum);
+}
+
+INLINE __m512 accumulate(enum fm_format format, bool is_fine, const struct block *block,
+			 const struct fm_tile *tile, size_t token, __m512 sum)
+{
+	if (fm_formats[format].factors == 2) {
+		int32_t half_sum = tile->half_sum[token];
+
+		sum = accumulate_part(format, is_fine, block, tile, token, 0, 4, half_sum, sum);
+		sum = accumulate_part(format, is_fine, block, tile, token, 4, 8,
+				      tile->sum[token] - half_sum, sum);
+	} else {
+		sum = accumulate_part(format, is_fine, block, tile, token, 0, 8, tile->sum[token],
+				      sum);
+	}
+	if (fm_formats[format].has_minimum)
 		sum = _mm512_fmadd_ps(block->m, _mm512_set1_ps(tile->scaled_sum[token]), sum);
 	return sum;
 }
@@ -162,41 +220,47 @@ INLINE void integer_groups(enum fm_format format, bool is_fine, const struct fm_
 	}
 }
 
+typedef void integer_product(const struct fm_matrix *matrix, size_t group, size_t end,
+			     const struct fm_tile *tile, size_t n, float *const *out);
+
+#define INTEGER_PRODUCTS(name)                                                                     \
+	static void coarse_##name(const struct fm_matrix *matrix, size_t group, size_t end,        \
+				  const struct fm_tile *tile, size_t n, float *const *out)         \
+	{                                                                                          \
+		integer_groups(FM_FORMAT_##name, false, matrix, group, end, tile, n, out);         \
+	}                                                                                          \
+	static void fine_##name(const struct fm_matrix *matrix, size_t group, size_t end,          \
+				const struct fm_tile *tile, size_t n, float *const *out)           \
+	{                                                                                          \
+		integer_groups(FM_FORMAT_##name, true, matrix, group, end, tile, n, out);          \
+	}
+FM_INTEGER_FORMATS(INTEGER_PRODUCTS)
+
 void fm_avx512_product_integer(const struct fm_matrix *matrix, size_t first_group, size_t end_group,
 			       const struct fm_tile *tiles, bool is_fine, size_t n_tokens,
 			       float *const *out)
 {
+#define ROW(name) [FM_FORMAT_##name] = {coarse_##name, fine_##name},
+	static integer_product *const products[FM_FORMAT_COUNT][2] = {FM_INTEGER_FORMATS(ROW)};
+#undef ROW
 	const size_t n_blocks = matrix->columns / FM_BLOCK_COLUMNS;
 
 	for (size_t first = 0; first < n_tokens; first += FM_TILE_TOKENS, tiles += n_blocks) {
 		size_t n = n_tokens - first < FM_TILE_TOKENS ? n_tokens - first : FM_TILE_TOKENS;
 
-#define GROUPS(format, fine)                                                                       \
-	integer_groups(format, fine, matrix, first_group, end_group, tiles, n, out + first)
-		if (matrix->format == FM_FORMAT_Q4_1 && !is_fine)
-			GROUPS(FM_FORMAT_Q4_1, false);
-		else if (matrix->format == FM_FORMAT_Q4_1)
-			GROUPS(FM_FORMAT_Q4_1, true);
-		else if (matrix->format == FM_FORMAT_Q4_0 && !is_fine)
-			GROUPS(FM_FORMAT_Q4_0, false);
-		else if (matrix->format == FM_FORMAT_Q4_0)
-			GROUPS(FM_FORMAT_Q4_0, true);
-		else if (!is_fine)
-			GROUPS(FM_FORMAT_Q8_0, false);
-		else
-			GROUPS(FM_FORMAT_Q8_0, true);
-#undef GROUPS
+		products[matrix->format][is_fine](matrix, first_group, end_group, tiles, n,
+						  out + first);
 	}
 }
 
 /* ---- float32 activations ------------------------------------------------------------------ */
 
-INLINE void unpack_quantised(enum fm_format format, const uint8_t *group, size_t index,
-			     float (*w)[FM_LANES])
+typedef void block_unpack(const uint8_t *group, size_t index, float (*w)[FM_LANES]);
+
+INLINE void unpack_integers(enum fm_format format, const uint8_t *group, size_t index,
+			    float (*w)[FM_LANES])
 {
-	const __m512i offset = _mm512_set1_epi32(format == FM_FORMAT_Q8_0   ? 128
-						 : format == FM_FORMAT_Q4_0 ? 8
-									    : 0);
+	const __m512i offset = _mm512_set1_epi32(fm_formats[format].offset);
 	struct block block;
 
 	load_block(format, group, index, &block);
@@ -207,45 +271,56 @@ INLINE void unpack_quantised(enum fm_format format, const uint8_t *group, size_t
 			__m512i q = _mm512_and_si512(_mm512_srli_epi32(block.u[quad], 8 * i),
 						     _mm512_set1_epi32(255));
 			__m512 value = _mm512_mul_ps(
-				block.d, _mm512_cvtepi32_ps(_mm512_sub_epi32(q, offset)));
+				block.d[quad / 4], _mm512_cvtepi32_ps(_mm512_sub_epi32(q, offset)));
 
-			if (format == FM_FORMAT_Q4_1)
+			if (fm_formats[format].has_minimum)
 				value = _mm512_add_ps(value, block.m);
 			_mm512_store_ps(w[4 * quad + i], value);
 		}
 	}
 }
 
-static void unpack(enum fm_format format, const uint8_t *group, size_t index, float (*w)[FM_LANES])
-{
-	const size_t first = index * FM_BLOCK_COLUMNS * FM_LANES;
+#define UNPACK(name)                                                                               \
+	static void unpack_##name(const uint8_t *group, size_t index, float (*w)[FM_LANES])        \
+	{                                                                                          \
+		unpack_integers(FM_FORMAT_##name, group, index, w);                                \
+	}
+FM_INTEGER_FORMATS(UNPACK)
 
-	switch (format) {
-	case FM_FORMAT_F32:
-		memcpy(w, (const float *)group + first, FM_BLOCK_COLUMNS * sizeof(*w));
-		break;
-	case FM_FORMAT_F16:
-		for (int i = 0; i < FM_BLOCK_COLUMNS; i++)
-			_mm512_store_ps(w[i],
-					halves((const uint16_t *)group + first + i * FM_LANES));
-		break;
-	case FM_FORMAT_Q8_0:
-		unpack_quantised(FM_FORMAT_Q8_0, group, index, w);
-		break;
-	case FM_FORMAT_Q4_0:
-		unpack_quantised(FM_FORMAT_Q4_0, group, index, w);
-		break;
-	default:
-		unpack_quantised(FM_FORMAT_Q4_1, group, index, w);
-		break;
+static void unpack_F32(const uint8_t *group, size_t index, float (*w)[FM_LANES])
+{
+	memcpy(w, group + index * FM_BLOCK_COLUMNS * sizeof(*w), FM_BLOCK_COLUMNS * sizeof(*w));
+}
+
+static void unpack_F16(const uint8_t *group, size_t index, float (*w)[FM_LANES])
+{
+	group += index * FM_BLOCK_COLUMNS * FM_LANES * 2;
+	for (int i = 0; i < FM_BLOCK_COLUMNS; i++)
+		_mm512_store_ps(w[i], halves(group + i * FM_LANES * 2));
+}
+
+static void unpack_BF16(const uint8_t *group, size_t index, float (*w)[FM_LANES])
+{
+	group += index * FM_BLOCK_COLUMNS * FM_LANES * 2;
+	for (int i = 0; i < FM_BLOCK_COLUMNS; i++) {
+		__m512i bits = _mm512_cvtepu16_epi32(
+			_mm256_loadu_si256((const __m256i *)(group + i * FM_LANES * 2)));
+
+		_mm512_store_si512(w[i], _mm512_slli_epi32(bits, 16));
 	}
 }
+
+#define ROW(name) [FM_FORMAT_##name] = unpack_##name,
+static block_unpack *const unpacks[FM_FORMAT_COUNT] = {ROW(F32) ROW(F16) ROW(BF16)
+							       FM_INTEGER_FORMATS(ROW)};
+#undef ROW
 
 INLINE void float_tile(size_t groups, size_t tokens, const struct fm_matrix *matrix, size_t group,
 		       const float *x, float *const *out)
 {
 	const size_t n_blocks = matrix->columns / FM_BLOCK_COLUMNS;
 	const uint8_t *data = matrix->data + group * matrix->group_bytes;
+	block_unpack *const unpack = unpacks[matrix->format];
 	_Alignas(64) float w[4][FM_BLOCK_COLUMNS][FM_LANES];
 	__m512 sums[4][FM_TILE_TOKENS];
 
@@ -256,7 +331,7 @@ INLINE void float_tile(size_t groups, size_t tokens, const struct fm_matrix *mat
 		sums[g][t] = _mm512_setzero_ps();
 	for (size_t index = 0; index < n_blocks; index++) {
 		for (size_t g = 0; g < groups; g++)
-			unpack(matrix->format, data + g * matrix->group_bytes, index, w[g]);
+			unpack(data + g * matrix->group_bytes, index, w[g]);
 		for (size_t i = 0; i < FM_BLOCK_COLUMNS; i++, x++) {
 			UNROLL
 			for (size_t g = 0; g < groups; g++) {

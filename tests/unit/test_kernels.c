@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Every instruction-set path against the portable one, byte for byte, on random data and edge
- * shapes. A path that this machine lacks is skipped and said so.
+ * shapes, every weight format also with scales that are infinite, NaN, denormal and zero. A NaN
+ * equals any NaN: which of two operands' payloads survives is the compiler's choice. A path that
+ * this machine lacks is skipped and said so.
  */
 #include <check.h>
 #include <math.h>
@@ -10,6 +12,7 @@
 #include <string.h>
 
 #include <fabricmgr.h>
+#include <cpu/formats.h>
 #include <kernels.h>
 
 static const char *const isas[] = {"avx2", "avx512"};
@@ -56,31 +59,81 @@ static void assert_bytes(const void *a, const void *b, size_t n, const char *wha
 	ck_assert_msg(memcmp(a, b, n) == 0, "%s differs from the portable path", what);
 }
 
-/* A tensor as a file stores it: random bytes with scales of sensible size. */
-static void *random_tensor(enum fm_format format, uint32_t rows, uint32_t columns)
+/* The same for floats, of which NaNs are equal. */
+static void assert_floats(float *a, float *b, size_t n, const char *what)
 {
-	size_t block = fm_format_row_bytes(format, 32), n = rows * columns / 32;
-	uint8_t *out = malloc(n * block);
-
-	for (size_t i = 0; i < n; i++, out += block) {
-		uint16_t scales[2] = {(uint16_t)(0x2000 + random_u32() % 0x800),
-				      (uint16_t)(0xa000 + random_u32() % 0x800)};
-
-		for (size_t j = 0; j < block; j++)
-			out[j] = (uint8_t)random_u32();
-		if (format == FM_FORMAT_F32)
-			for (int j = 0; j < 32; j++)
-				memcpy(out + 4 * j, &(float){random_float()}, 4);
-		else if (format == FM_FORMAT_F16)
-			for (int j = 0; j < 32; j++)
-				out[2 * j + 1] = out[2 * j + 1] % 8 | 0x30 | (j % 2 ? 0x80 : 0);
-		else
-			memcpy(out, scales, format == FM_FORMAT_Q4_1 ? 4 : 2);
+	for (size_t i = 0; i < n; i++) {
+		a[i] = isnan(a[i]) ? NAN : a[i];
+		b[i] = isnan(b[i]) ? NAN : b[i];
 	}
-	return out - n * block;
+	assert_bytes(a, b, n * sizeof(*a), what);
 }
 
-static struct fm_matrix random_matrix(enum fm_format format, uint32_t rows, uint32_t columns)
+/* A scale of sensible size, or (now and then) what a damaged or odd file may hold. */
+static uint16_t random_half(bool is_extreme, bool is_negative)
+{
+	static const uint16_t extremes[] = {
+		0x0000, 0x8000, 0x0001, 0x8001, 0x03ff, 0x0400, 0x7bff, 0xfbff,
+		0x7c00, 0xfc00, 0x7e00, 0xfe01, 0x7c01, 0x3c00, 0x1234, 0x8fff,
+	};
+
+	if (is_extreme && random_u32() % 4 == 0)
+		return extremes[random_u32() % 16];
+	return (uint16_t)((is_negative ? 0xa000 : 0x2000) + random_u32() % 0x800);
+}
+
+static uint32_t random_float_bits(bool is_extreme)
+{
+	static const uint32_t extremes[] = {0,		1,	    0x80000000, 0x807fffff,
+					    0x7f7fffff, 0x7f800000, 0xff800000, 0x7fc00001};
+	float value = random_float();
+	uint32_t bits;
+
+	memcpy(&bits, &value, sizeof(bits));
+	return is_extreme && random_u32() % 64 == 0 ? extremes[random_u32() % 8] : bits;
+}
+
+/* The elements of a row in one of the formats of floats. */
+static void random_elements(enum fm_format format, uint8_t *out, size_t n, bool is_extreme)
+{
+	for (size_t i = 0; i < n; i++) {
+		uint32_t bits = random_float_bits(is_extreme);
+		uint16_t half = random_half(is_extreme, i % 2);
+
+		if (format == FM_FORMAT_F32)
+			memcpy(out + 4 * i, &bits, 4);
+		else if (format == FM_FORMAT_F16)
+			memcpy(out + 2 * i, &half, 2);
+		else
+			memcpy(out + 2 * i, (uint8_t *)&bits + 2, 2);
+	}
+}
+
+/* A tensor as a file stores it: random bytes, and scales. */
+static void *random_tensor(enum fm_format format, uint32_t rows, uint32_t columns, bool is_extreme)
+{
+	const struct fm_format_traits *traits = &fm_formats[format];
+	size_t n = (size_t)rows * columns / traits->file_columns;
+	uint8_t *out = malloc(n * traits->file_bytes);
+
+	for (size_t i = 0; i < n; i++, out += traits->file_bytes) {
+		uint16_t d = random_half(is_extreme, false), m = random_half(is_extreme, true);
+
+		for (size_t j = 0; j < traits->file_bytes; j++)
+			out[j] = (uint8_t)random_u32();
+		if (!fm_format_is_quantised(format)) {
+			random_elements(format, out, traits->file_columns, is_extreme);
+			continue;
+		}
+		memcpy(out + (format == FM_FORMAT_Q6_K ? 208 : 0), &d, 2);
+		if (traits->has_minimum)
+			memcpy(out + 2, &m, 2);
+	}
+	return out - n * traits->file_bytes;
+}
+
+static struct fm_matrix random_matrix(enum fm_format format, uint32_t rows, uint32_t columns,
+				      bool is_extreme)
 {
 	struct fm_matrix matrix = {
 		.format = format,
@@ -89,7 +142,7 @@ static struct fm_matrix random_matrix(enum fm_format format, uint32_t rows, uint
 		.group_bytes = fm_format_group_bytes(format, columns),
 	};
 	size_t bytes = fm_matrix_groups(&matrix) * matrix.group_bytes;
-	void *tensor = random_tensor(format, rows, columns);
+	void *tensor = random_tensor(format, rows, columns, is_extreme);
 
 	matrix.data = aligned_alloc(64, (bytes + 63) / 64 * 64);
 	memset(matrix.data, 0, bytes);
@@ -123,7 +176,7 @@ static void compare_products(const struct fm_kernels *kernels, const struct fm_m
 			paths[i]->product_integer(matrix, 0, fm_matrix_groups(matrix), tiles,
 						  mode == 1, n, rows);
 	}
-	assert_bytes(results[0], results[1], n * stride * 4, fm_format_name(matrix->format));
+	assert_floats(results[0], results[1], n * stride, fm_format_name(matrix->format));
 	free(tiles);
 	free(x);
 	free(results[0]);
@@ -131,23 +184,44 @@ static void compare_products(const struct fm_kernels *kernels, const struct fm_m
 	free(rows);
 }
 
+/* Every format in several shapes; @_i / 2: the path, @_i % 2: extreme scales. */
 START_TEST(products_are_the_same)
 {
-	static const uint32_t rows[] = {1, 16, 50, 96}, columns[] = {32, 96, 224, 64};
+	static const uint32_t rows[] = {1, 16, 50, 96}, blocks[] = {1, 3, 7, 2};
 	static const size_t tokens[] = {1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 21, 33};
-	const struct fm_kernels *kernels = path(_i);
+	const struct fm_kernels *kernels = path(_i / 2);
+
+	for (int i = 0; kernels && i < FM_FORMAT_COUNT * 4; i++) {
+		enum fm_format format = (enum fm_format)(i / 4);
+		uint32_t n = blocks[i % 4];
+		/* Enough for every phase of a block of 256 columns, and few for the time's sake. */
+		uint32_t columns = fm_formats[format].file_columns * (n > 3 && i / 4 > 7 ? 2 : n);
+		struct fm_matrix matrix = random_matrix(format, rows[i % 4], columns, _i % 2);
+
+		for (size_t j = 0; j < sizeof(tokens) / sizeof(tokens[0]); j++)
+			for (int mode = fm_format_is_quantised(format) ? 0 : 2; mode < 3; mode++)
+				compare_products(kernels, &matrix, tokens[j], mode);
+		free(matrix.data);
+	}
+}
+END_TEST
+
+/* Rows are those of any path. */
+START_TEST(rows_are_the_same)
+{
+	const struct fm_kernels *kernels = path(_i / 2);
+	float a[512], b[512];
 
 	for (int format = 0; kernels && format < FM_FORMAT_COUNT; format++) {
-		for (int shape = 0; shape < 4; shape++) {
-			struct fm_matrix matrix =
-				random_matrix((enum fm_format)format, rows[shape], columns[shape]);
-			int first = fm_format_is_quantised((enum fm_format)format) ? 0 : 2;
+		struct fm_matrix matrix =
+			random_matrix((enum fm_format)format, 37, 512, _i % 2);
 
-			for (size_t i = 0; i < sizeof(tokens) / sizeof(tokens[0]); i++)
-				for (int mode = first; mode < 3; mode++)
-					compare_products(kernels, &matrix, tokens[i], mode);
-			free(matrix.data);
+		for (uint32_t row = 0; row < 37; row++) {
+			portable->row(&matrix, row, a);
+			kernels->row(&matrix, row, b);
+			assert_floats(a, b, 512, fm_format_name((enum fm_format)format));
 		}
+		free(matrix.data);
 	}
 }
 END_TEST
@@ -155,23 +229,49 @@ END_TEST
 START_TEST(products_are_right)
 {
 	struct fm_matrix matrix;
-	float *x, y[40], *rows[1] = {y}, w[96];
+	float *x, y[40], *rows[1] = {y}, w[512];
+	struct fm_tile tiles[16];
 
 	path(0);
 	for (int format = 0; format < FM_FORMAT_COUNT; format++) {
-		matrix = random_matrix((enum fm_format)format, 40, 96);
-		x = random_floats(96);
-		portable->product_float(&matrix, 0, 3, x, 1, rows);
-		for (uint32_t row = 0; row < 40; row++) {
-			double sum = 0.0;
+		matrix = random_matrix((enum fm_format)format, 40, 512, false);
+		x = random_floats(512);
+		for (int mode = fm_format_is_quantised((enum fm_format)format) ? 0 : 1; mode < 2;
+		     mode++) {
+			portable->quantise(tiles, 0, x, 512, true);
+			if (mode == 0)
+				portable->product_integer(&matrix, 0, 3, tiles, true, 1, rows);
+			else
+				portable->product_float(&matrix, 0, 3, x, 1, rows);
+			for (uint32_t row = 0; row < 40; row++) {
+				double sum = 0.0, size = 0.0;
 
-			portable->row(&matrix, row, w);
-			for (int i = 0; i < 96; i++)
-				sum += (double)w[i] * x[i];
-			ck_assert_double_lt(fabs(sum - y[row]), 1e-3 * (1.0 + fabs(sum)));
+				portable->row(&matrix, row, w);
+				for (int i = 0; i < 512; i++) {
+					sum += (double)w[i] * x[i];
+					size += fabs((double)w[i] * x[i]);
+				}
+				/* 16-bit activations: an error of 2^-16 of a block's largest. */
+				ck_assert_double_lt(fabs(sum - y[row]),
+						    (mode ? 1e-6 : 1e-2) * (0.01 + size));
+			}
 		}
 		free(x);
 		free(matrix.data);
+	}
+}
+END_TEST
+
+/* Packing keeps a matrix as large as the file has it, the last group's padding aside. */
+START_TEST(packed_is_as_large_as_the_file)
+{
+	for (int i = 0; i < FM_FORMAT_COUNT; i++) {
+		enum fm_format format = (enum fm_format)i;
+		size_t in_file = 16 * fm_format_row_bytes(format, 1024);
+		size_t packed = fm_format_group_bytes(format, 1024);
+
+		ck_assert_uint_ge(packed, in_file);
+		ck_assert_uint_le(packed, in_file + in_file * 3 / 100);
 	}
 }
 END_TEST
@@ -293,7 +393,9 @@ int main(void)
 	int failed;
 
 	tcase_set_timeout(tests, 300);
-	tcase_add_loop_test(tests, products_are_the_same, 0, 2);
+	tcase_add_loop_test(tests, products_are_the_same, 0, 4);
+	tcase_add_loop_test(tests, rows_are_the_same, 0, 4);
+	tcase_add_test(tests, packed_is_as_large_as_the_file);
 	tcase_add_test(tests, products_are_right);
 	tcase_add_loop_test(tests, vectors_are_the_same, 0, 2);
 	tcase_add_loop_test(tests, attention_is_the_same, 0, 2);

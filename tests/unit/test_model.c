@@ -18,6 +18,7 @@
 
 enum { SEQUENCES = 3, TOKENS = 53 };
 
+/* Every weight format stands in one of them. */
 static const struct tiny_model shapes[] = {
 	{.n_layers = 2,
 	 .dim = 192,
@@ -26,7 +27,11 @@ static const struct tiny_model shapes[] = {
 	 .ffn_dim = 96,
 	 .vocab = 101,
 	 .context = 64,
-	 .matrix_type = GGML_Q4_1},
+	 .embedding_type = GGML_Q8_0,
+	 .matrix_type = GGML_Q4_1,
+	 .value_type = GGML_Q8_0,
+	 .ffn_type = GGML_Q4_1,
+	 .norm_type = GGML_F32},
 	{.n_layers = 2,
 	 .dim = 192,
 	 .n_heads = 6,
@@ -34,7 +39,11 @@ static const struct tiny_model shapes[] = {
 	 .ffn_dim = 224,
 	 .vocab = 64,
 	 .context = 64,
-	 .matrix_type = GGML_F16},
+	 .embedding_type = GGML_Q8_0,
+	 .matrix_type = GGML_F16,
+	 .value_type = GGML_Q8_0,
+	 .ffn_type = GGML_Q4_1,
+	 .norm_type = GGML_F16},
 	{.n_layers = 1,
 	 .dim = 256,
 	 .n_heads = 4,
@@ -42,7 +51,35 @@ static const struct tiny_model shapes[] = {
 	 .ffn_dim = 64,
 	 .vocab = 33,
 	 .context = 64,
-	 .matrix_type = GGML_Q4_0},
+	 .embedding_type = GGML_F32,
+	 .matrix_type = GGML_Q4_0,
+	 .value_type = GGML_Q5_1,
+	 .ffn_type = GGML_Q5_0,
+	 .norm_type = GGML_BF16},
+	{.n_layers = 1,
+	 .dim = 256,
+	 .n_heads = 8,
+	 .n_kv_heads = 2,
+	 .ffn_dim = 512,
+	 .vocab = 50,
+	 .context = 64,
+	 .embedding_type = GGML_Q6_K,
+	 .matrix_type = GGML_Q4_K,
+	 .value_type = GGML_Q6_K,
+	 .ffn_type = GGML_Q5_K,
+	 .norm_type = GGML_F32},
+	{.n_layers = 1,
+	 .dim = 256,
+	 .n_heads = 4,
+	 .n_kv_heads = 4,
+	 .ffn_dim = 256,
+	 .vocab = 40,
+	 .context = 64,
+	 .embedding_type = GGML_BF16,
+	 .matrix_type = GGML_Q6_K,
+	 .value_type = GGML_BF16,
+	 .ffn_type = GGML_Q4_K,
+	 .norm_type = GGML_F32},
 };
 
 /* What a run leaves: logits of every token, and the KV blocks. */
@@ -251,8 +288,11 @@ START_TEST(what_cannot_be_done_is_refused)
 	shape.drop = "blk.1.ffn_up.weight";
 	refused(&shape, FM_ERR_INVALID, "blk.1.ffn_up.weight is missing");
 	shape = shapes[0];
-	shape.matrix_type = GGML_Q5_1;
-	refused(&shape, FM_ERR_UNSUPPORTED, "Q5_1");
+	shape.matrix_type = GGML_Q4_K; /* rows of 192 */
+	refused(&shape, FM_ERR_CORRUPT, "not a multiple of Q4_K's block of 256");
+	shape = shapes[0];
+	shape.norm_type = GGML_Q8_0;
+	refused(&shape, FM_ERR_UNSUPPORTED, "a vector must be F32, F16 or BF16");
 	shape = shapes[0];
 	shape.n_heads = 12; /* of 16 dimensions */
 	refused(&shape, FM_ERR_UNSUPPORTED, "16 dimensions");
@@ -303,7 +343,8 @@ int main(void)
 		setenv("XDG_CACHE_HOME", cache, 1);
 	runner = srunner_create(suite);
 	tcase_set_timeout(tests, 300);
-	tcase_add_loop_test(tests, small_models_give_the_same_bytes, 0, 3);
+	tcase_add_loop_test(tests, small_models_give_the_same_bytes, 0,
+			    sizeof(shapes) / sizeof(shapes[0]));
 	tcase_add_test(tests, the_real_model_gives_the_same_bytes);
 	tcase_add_test(tests, what_cannot_be_done_is_refused);
 	tcase_add_test(tests, bad_tokens_are_refused);

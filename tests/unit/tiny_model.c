@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The writer of small GGUF models: Q8_0 embedding, matrices of a type that the test chooses, Q4_1
- * feed-forward. Called by tests only. The same shape gives the same bytes.
+ * The writer of small GGUF models, of types that the test chooses. Called by tests only. The same
+ * shape gives the same bytes.
  */
 #include "tiny_model.h"
 
@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <cpu/formats.h>
 #include <model/gguf.h>
 
 struct writer {
@@ -57,21 +58,21 @@ static uint8_t random_byte(struct writer *out)
 	return (uint8_t)(out->seed >> 40);
 }
 
-static size_t block_bytes(uint32_t type)
+/* The half floats that begin a block: weights become about 0.1. */
+static uint16_t scale_of(uint32_t type)
 {
-	return type == GGML_F32	   ? 128
-	       : type == GGML_F16  ? 64
-	       : type == GGML_Q8_0 ? 34
-	       : type == GGML_Q4_0 ? 18
-	       : type == GGML_Q4_1 ? 20
-				   : 24;
+	return type == GGML_Q8_0			   ? 0x1400
+	       : type == GGML_Q5_0 || type == GGML_Q5_1	   ? 0x2000
+	       : type == GGML_Q4_K			   ? 0x1000
+	       : type == GGML_Q5_K			   ? 0x0c00
+	       : type == GGML_Q6_K			   ? 0x068e
+							   : 0x2400;
 }
 
-/* 32 weights of about 0.1. */
-static void put_block(struct writer *out, uint32_t type)
+static void put_block(struct writer *out, uint32_t type, const struct fm_format_traits *traits)
 {
-	uint8_t block[128];
-	uint16_t scale = type == GGML_Q8_0 ? 0x1400 : 0x2400, minimum = 0xa8c0;
+	uint8_t block[256];
+	uint16_t scale = scale_of(type), minimum = traits->factors ? 0x1b80 : 0xa8c0;
 
 	for (size_t i = 0; i < sizeof(block); i++)
 		block[i] = random_byte(out);
@@ -79,19 +80,32 @@ static void put_block(struct writer *out, uint32_t type)
 		memcpy(block + 4 * i, &(float){(float)block[i] / 256.0f + 0.5f}, 4);
 	for (int i = 0; type == GGML_F16 && i < 32; i++)
 		block[2 * i + 1] = (uint8_t)(0x2c | (block[2 * i + 1] & 0x83));
-	if (type != GGML_F32 && type != GGML_F16) {
-		memcpy(block, &scale, 2);
-		if (type == GGML_Q4_1)
-			memcpy(block + 2, &minimum, 2);
-	}
-	put(out, block, block_bytes(type));
+	for (int i = 0; type == GGML_BF16 && i < 32; i++)
+		block[2 * i + 1] = (uint8_t)(0x3d | (block[2 * i + 1] & 0x80));
+	if (traits->bits < 16)
+		memcpy(block + (type == GGML_Q6_K ? 208 : 0), &scale, 2);
+	if (traits->has_minimum)
+		memcpy(block + 2, &minimum, 2);
+	put(out, block, traits->file_bytes);
+}
+
+static const struct fm_format_traits *traits_of(uint32_t type)
+{
+	enum fm_format format;
+
+	if (!fm_format_find(type, &format))
+		abort();
+	return &fm_formats[format];
 }
 
 /* @rows 0: a vector. */
 static void tensor(struct writer *out, const char *name, uint32_t type, uint32_t columns,
 		   uint32_t rows)
 {
-	uint64_t n = (uint64_t)columns / 32 * (rows ? rows : 1);
+	const struct fm_format_traits *traits = traits_of(type);
+	/* Rounded up: some tests want rows that are no multiple of a block. */
+	uint64_t n = ((uint64_t)columns + traits->file_columns - 1) / traits->file_columns *
+		     (rows ? rows : 1);
 
 	if (out->shape->drop && !strcmp(out->shape->drop, name))
 		return;
@@ -105,10 +119,10 @@ static void tensor(struct writer *out, const char *name, uint32_t type, uint32_t
 		put_u32(out, type);
 		put_u64(out, out->offset);
 	}
-	out->offset += (n * block_bytes(type) + 31) / 32 * 32;
+	out->offset += (n * traits->file_bytes + 31) / 32 * 32;
 	if (out->phase == 2) {
 		for (uint64_t i = 0; i < n; i++)
-			put_block(out, type);
+			put_block(out, type, traits);
 		while (ftell(out->file) % 32)
 			fputc(0, out->file);
 	}
@@ -145,19 +159,19 @@ static void tensors(struct writer *out)
 	const uint32_t type = shape->matrix_type;
 	char name[64];
 
-	tensor(out, "token_embd.weight", GGML_Q8_0, dim, shape->vocab);
-	tensor(out, "output_norm.weight", GGML_F32, dim, 0);
+	tensor(out, "token_embd.weight", shape->embedding_type, dim, shape->vocab);
+	tensor(out, "output_norm.weight", shape->norm_type, dim, 0);
 	for (uint32_t i = 0; i < shape->n_layers; i++) {
 #define NAME(text) (snprintf(name, sizeof(name), "blk.%u." text ".weight", i), name)
-		tensor(out, NAME("attn_norm"), GGML_F32, dim, 0);
-		tensor(out, NAME("ffn_norm"), GGML_F32, dim, 0);
+		tensor(out, NAME("attn_norm"), shape->norm_type, dim, 0);
+		tensor(out, NAME("ffn_norm"), shape->norm_type, dim, 0);
 		tensor(out, NAME("attn_q"), type, dim, dim);
 		tensor(out, NAME("attn_k"), type, dim, kv);
-		tensor(out, NAME("attn_v"), GGML_Q8_0, dim, kv);
+		tensor(out, NAME("attn_v"), shape->value_type, dim, kv);
 		tensor(out, NAME("attn_output"), type, dim, dim);
-		tensor(out, NAME("ffn_gate"), GGML_Q4_1, dim, shape->ffn_dim);
-		tensor(out, NAME("ffn_up"), GGML_Q4_1, dim, shape->ffn_dim);
-		tensor(out, NAME("ffn_down"), GGML_Q4_1, shape->ffn_dim, dim);
+		tensor(out, NAME("ffn_gate"), shape->ffn_type, dim, shape->ffn_dim);
+		tensor(out, NAME("ffn_up"), shape->ffn_type, dim, shape->ffn_dim);
+		tensor(out, NAME("ffn_down"), shape->ffn_type, shape->ffn_dim, dim);
 #undef NAME
 	}
 }

@@ -9,7 +9,9 @@ struct tiny_model {
 	uint32_t n_layers, dim, n_heads, n_kv_heads, ffn_dim, vocab, context;
 	const char *extra_key; /* NULL, or a u32 key of value 4 more */
 	const char *drop;      /* NULL, or the name of a tensor that is left out */
-	uint32_t matrix_type;  /* of the attention's matrices, an enum ggml_type */
+	/* Of the embedding, of attn_q, attn_k and attn_output, of attn_v, of the feed-forward
+	 * matrices, and of the norms: each an enum ggml_type. */
+	uint32_t embedding_type, matrix_type, value_type, ffn_type, norm_type;
 };
 
 /* Creates a file under /tmp and writes its name to @path. Returns 0, or -1 with errno. */
