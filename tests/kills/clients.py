@@ -24,7 +24,8 @@ class Users:
     def __init__(self, system, prompts, seed, n_threads):
         self.system, self.prompts = system, prompts
         self.router_deaths = 0
-        self.counts = {"answered": 0, "refused": 0, "left": 0, "broken by a router's death": 0}
+        self.counts = {"answered": 0, "refused": 0, "left": 0, "broken by a router's death": 0,
+                       "not begun": 0}
         self.faults, self.lock = [], threading.Lock()
         self.running, self.ending, self.active = threading.Event(), threading.Event(), 0
         self.running.set()
@@ -71,6 +72,11 @@ class Users:
                     return
                 text, error = (self.stream(response, leaves) if streams else
                                (json.loads(response.read())["choices"][0]["text"], None))
+        except ConnectionRefusedError:
+            # The router is being started again (that it comes back is the node's to see).
+            self.count("not begun")
+            time.sleep(0.05)
+            return
         except (OSError, http.client.HTTPException) as problem:
             took = time.monotonic() - start
             # The watcher notices a death a moment after the client does.

@@ -78,7 +78,16 @@ class Node:
                                         n_pool_clients)
         self.pool_clients.start()
         self.by_step, self.by_chance, self.not_reached = {}, {}, 0
+        self.wait_for_steps()
         self.plain = None  # open descriptors of an undisturbed daemon
+
+    def wait_for_steps(self, limit=60):
+        """Until every role has passed some, so that each can be killed at one."""
+        end = time.monotonic() + limit
+        while {name.split()[0] for name in self.file.steps()} != set(WEIGHTS):
+            if time.monotonic() > end:
+                raise Unclean(f"only these steps were passed: {sorted(self.file.steps())}")
+            time.sleep(0.01)
 
     # ---- killing ----
 
