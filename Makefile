@@ -159,7 +159,7 @@ install: programs
 		install -D -m 0644 $$page $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$${page##*/}; done
 
 programs: $(BUILD)/libfabricmgr.so $(BIN)
-units: $(UNIT_BIN)
+units: $(UNIT_BIN) $(if $(filter release,$(VARIANT)),$(BUILD)/tests/fail_alloc.so)
 
 
 $(BUILD)/flags: FORCE
@@ -227,6 +227,12 @@ $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/test_%.o $(UNIT_HELP_OBJ) $(BUILD)/li
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
 	@$(CC) $(LDFLAGS_ALL) -o $@ $^ -lcheck -lsubunit -lrt $(LDLIBS_ENGINE)
+
+# Preloaded by tests/process/fail_alloc.py. No builtins: the compiler must not see through malloc.
+$(BUILD)/tests/fail_alloc.so: tests/tools/fail_alloc.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  LINK  $@"
+	@$(CC) $(CFLAGS_ALL) -fno-builtin -fvisibility=default -Wno-missing-prototypes -shared -o $@ $<
 
 clean:
 	rm -rf build

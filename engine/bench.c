@@ -127,7 +127,7 @@ static uint64_t step_weight_bytes(const struct bench *bench)
 
 /* ---- the engine ------------------------------------------------------------------------------ */
 
-static void on_event(void *context, void *owner, const struct fm_engine_event *event)
+static int on_event(void *context, void *owner, const struct fm_engine_event *event)
 {
 	struct bench *bench = context;
 
@@ -146,6 +146,7 @@ static void on_event(void *context, void *owner, const struct fm_engine_event *e
 		bench->error = fm_fail(event->error, "%s", event->message);
 		break;
 	}
+	return 0;
 }
 
 static int open_engine(struct bench *bench)

@@ -168,7 +168,7 @@ static void add_step(struct run *run, const struct fm_sample *sample)
 					(double)sample->logprob, "top", top));
 }
 
-static void on_event(void *context, void *owner, const struct fm_engine_event *event)
+static int on_event(void *context, void *owner, const struct fm_engine_event *event)
 {
 	struct run *run = context;
 	const char *text;
@@ -194,6 +194,7 @@ static void on_event(void *context, void *owner, const struct fm_engine_event *e
 		if (met > 0)
 			run->finish = "stop";
 	}
+	return 0;
 }
 
 static int load(struct run *run)

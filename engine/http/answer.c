@@ -30,8 +30,6 @@ static int add_logprobs(struct fm_choice *choice, const struct fm_answer_context
 		return 0;
 	if (!choice->logprobs)
 		choice->logprobs = fm_openai_logprobs_create(kind);
-	if (!choice->logprobs)
-		return fm_fail(FM_ERR_NO_MEMORY, "no memory for log probabilities");
 	token.bytes = piece_of(context, event->token, &token.len);
 	token.logprob = event->logprob;
 	for (uint32_t i = 0; i < event->n_top; i++) {
@@ -48,7 +46,7 @@ static int send_event(struct fm_exchange *exchange, char *text)
 	int err;
 
 	if (!text)
-		return fm_fail(FM_ERR_NO_MEMORY, "no memory for an answer");
+		return fm_fail(FM_ERR_NO_MEMORY, "the server is out of memory");
 	err = fm_bytes_add(&event, "data: ", 6);
 	if (!err)
 		err = fm_bytes_add(&event, text, strlen(text));
@@ -80,8 +78,6 @@ static int send_chunk(struct fm_choice *choice, const struct fm_answer_context *
 
 	choice->logprobs = NULL; /* taken over */
 	choice->is_started = true;
-	if (!part)
-		return fm_fail(FM_ERR_NO_MEMORY, "no memory for an answer");
 	return send_event(exchange,
 			  fm_openai_answer(&identity, true, json_pack("[o]", part), NULL));
 }
@@ -187,15 +183,28 @@ static json_t *describe_route(const struct fm_choice *choice,
 		"decode_ms", milliseconds(choice->first_ns, choice->last_ns));
 }
 
+static int end_stream(struct fm_exchange *exchange)
+{
+	int err = fm_exchange_write(exchange, "data: [DONE]\n\n", 14);
+
+	if (!err)
+		fm_exchange_finish(exchange);
+	return err;
+}
+
 int fm_exchange_answer(struct fm_exchange *exchange, const struct fm_answer_context *context,
 		       const char *(*address)(void *arg, int worker), void *arg)
 {
 	struct fm_openai_identity identity = identity_of(exchange, context);
 	struct fm_openai_usage usage = {0};
-	json_t *choices = json_array();
+	bool is_whole = !exchange->request.stream;
+	json_t *choices;
 	char *text;
-	int err = 0;
+	int err;
 
+	if (!is_whole && !exchange->request.include_usage)
+		return end_stream(exchange);
+	choices = json_array();
 	for (uint32_t i = 0; i < exchange->n_choices; i++) {
 		struct fm_choice *choice = &exchange->choices[i];
 
@@ -205,7 +214,7 @@ int fm_exchange_answer(struct fm_exchange *exchange, const struct fm_answer_cont
 			usage.cached_tokens += fm_choice_cached(choice);
 		}
 		usage.completion_tokens += choice->n_generated;
-		if (exchange->request.stream)
+		if (!is_whole)
 			continue;
 		json_array_append_new(choices,
 				      fm_openai_choice(identity.kind, false, choice->index,
@@ -215,19 +224,15 @@ int fm_exchange_answer(struct fm_exchange *exchange, const struct fm_answer_cont
 		choice->logprobs = NULL;
 	}
 	usage.fabricmgr = describe_route(&exchange->choices[0], address, arg);
-	if (!exchange->request.stream) {
-		text = fm_openai_answer(&identity, false, choices, &usage);
-		err = text ? fm_exchange_write(exchange, text, strlen(text))
-			   : fm_fail(FM_ERR_NO_MEMORY, "no memory for an answer");
-		free(text);
-	} else if (exchange->request.include_usage) {
-		err = send_event(exchange, fm_openai_answer(&identity, true, choices, &usage));
-	} else {
-		json_decref(choices);
-	}
+	text = fm_openai_answer(&identity, !is_whole, choices, &usage);
 	json_decref(usage.fabricmgr);
-	if (!err && exchange->request.stream)
-		err = fm_exchange_write(exchange, "data: [DONE]\n\n", 14);
+	if (!is_whole) {
+		err = send_event(exchange, text);
+		return err ? err : end_stream(exchange);
+	}
+	err = text ? fm_exchange_write(exchange, text, strlen(text))
+		   : fm_fail(FM_ERR_NO_MEMORY, "the server is out of memory");
+	free(text);
 	if (!err)
 		fm_exchange_finish(exchange);
 	return err;

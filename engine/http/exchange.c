@@ -14,20 +14,29 @@
 #include "http/exchange.h"
 #include "http/front_end.h"
 
+int fm_bytes_reserve(struct fm_bytes *bytes, size_t len)
+{
+	size_t size = bytes->size ? bytes->size * 2 : 1024;
+	char *grown;
+
+	if (len <= bytes->size - bytes->len)
+		return 0;
+	while (size < bytes->len + len)
+		size *= 2;
+	grown = realloc(bytes->data, size);
+	if (!grown)
+		return fm_fail(FM_ERR_NO_MEMORY, "the server is out of memory");
+	bytes->data = grown;
+	bytes->size = size;
+	return 0;
+}
+
 int fm_bytes_add(struct fm_bytes *bytes, const void *data, size_t len)
 {
-	if (len > bytes->size - bytes->len) {
-		size_t size = bytes->size ? bytes->size * 2 : 1024;
-		char *grown;
+	int err = fm_bytes_reserve(bytes, len);
 
-		while (size < bytes->len + len)
-			size *= 2;
-		grown = realloc(bytes->data, size);
-		if (!grown)
-			return fm_fail(FM_ERR_NO_MEMORY, "no memory for %zu bytes of output", size);
-		bytes->data = grown;
-		bytes->size = size;
-	}
+	if (err)
+		return err;
 	if (len)
 		memcpy(bytes->data + bytes->len, data, len);
 	bytes->len += len;
@@ -169,8 +178,13 @@ void fm_exchange_fail(struct fm_exchange *exchange, const struct fm_openai_error
 	pthread_mutex_lock(&exchange->lock);
 	if (!exchange->status) {
 		exchange->status = error->status;
+		exchange->out.len = 0;
 		if (!err)
 			err = fm_bytes_add(&exchange->out, text, strlen(text));
+		if (err) { /* no body: the HTTP thread has one that needs no memory */
+			fm_bytes_free(&exchange->out);
+			err = 0;
+		}
 	} else if (!err) {
 		err = fm_bytes_add(&exchange->out, "data: ", 6);
 		if (!err)

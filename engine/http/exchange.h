@@ -23,6 +23,8 @@ struct fm_bytes { /* a growing run of bytes */
 	char *data;
 	size_t len, size;
 };
+/* Room for @len more: then fm_bytes_add() of them cannot fail. */
+int fm_bytes_reserve(struct fm_bytes *bytes, size_t len);
 int fm_bytes_add(struct fm_bytes *bytes, const void *data, size_t len);
 void fm_bytes_free(struct fm_bytes *bytes);
 

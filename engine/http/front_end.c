@@ -249,8 +249,7 @@ static void fail(struct front_end *front, struct fm_exchange *exchange, int stat
 /* The client left, reads too slowly, or we cannot format its answer. */
 static void give_up(struct front_end *front, struct fm_exchange *exchange, int err)
 {
-	if (err == FM_ERR_LIMIT ||
-	    (err && exchange->n_choices && exchange->choices[0].is_started)) {
+	if (err == FM_ERR_LIMIT) {
 		fm_log(FM_LOG_INFO, "router: dropped a request: %s", fm_error_detail());
 		fm_exchange_abort(exchange);
 		retire(front, exchange);
@@ -325,17 +324,15 @@ static void worker_down(struct front_end *front, size_t number, uint64_t pause_n
 	fm_worker_link_close(link, now_ns(), pause_ns, "%s", fm_error_detail());
 }
 
-static void send_to(struct front_end *front, uint32_t worker, json_t *message)
+static void send_cancel(struct front_end *front, const struct fm_router_action *action)
 {
-	struct fm_worker_link *link = &front->links[worker];
+	struct fm_worker_link *link = &front->links[action->worker];
 
-	if (link->state != FM_LINK_UP) {
-		json_decref(message);
+	if (link->state != FM_LINK_UP)
 		return;
-	}
 	FM_KILL_POINT("front end: before a message");
-	if (fm_worker_link_send(link, message))
-		worker_down(front, worker, FM_WORKER_RETRY_NS);
+	if (fm_worker_link_cancel(link, action->wire_id))
+		worker_down(front, action->worker, FM_WORKER_RETRY_NS);
 	FM_KILL_POINT("front end: message sent");
 }
 
@@ -405,6 +402,24 @@ static json_t *request_message(const struct fm_choice *choice,
 	return message;
 }
 
+/* A worker that cannot be written to is lost; a message that finds no memory loses its request. */
+static void send_request(struct front_end *front, struct fm_choice *choice,
+			 const struct fm_router_action *action)
+{
+	struct fm_worker_link *link = &front->links[action->worker];
+	int err;
+
+	if (link->state != FM_LINK_UP)
+		return;
+	FM_KILL_POINT("front end: before a message");
+	err = fm_worker_link_send(link, request_message(choice, action));
+	if (err == FM_ERR_NO_MEMORY)
+		give_up(front, choice->exchange, err);
+	else if (err)
+		worker_down(front, action->worker, FM_WORKER_RETRY_NS);
+	FM_KILL_POINT("front end: message sent");
+}
+
 /* Does what the core decided, until it has nothing more to say. */
 static void drive(struct front_end *front)
 {
@@ -416,9 +431,7 @@ static void drive(struct front_end *front)
 
 		switch (action.kind) {
 		case FM_ROUTER_CANCEL:
-			send_to(front, action.worker,
-				json_pack("{s:s, s:I}", "op", "cancel", "id",
-					  (json_int_t)action.wire_id));
+			send_cancel(front, &action);
 			break;
 		case FM_ROUTER_EXPIRED:
 			front->choices[action.request] = NULL;
@@ -432,7 +445,7 @@ static void drive(struct front_end *front)
 			if (choice->n_generated == choice->max_tokens)
 				finish_choice(front, choice, "length", false);
 			else
-				send_to(front, action.worker, request_message(choice, &action));
+				send_request(front, choice, &action);
 			break;
 		}
 	}
@@ -728,7 +741,9 @@ static uint64_t next_wake(const struct front_end *front, uint64_t now)
 	uint64_t due = fm_router_core_wake(front->core, now);
 
 	for (size_t i = 0; i < front->n_links; i++)
-		if (front->links[i].state != FM_LINK_UP && front->links[i].due < due)
+		if (front->links[i].short_tries && now + FM_WORKER_SHORT_NS < due)
+			due = now + FM_WORKER_SHORT_NS;
+		else if (front->links[i].state != FM_LINK_UP && front->links[i].due < due)
 			due = front->links[i].due;
 	if (front->options->pool_socket) {
 		uint64_t pool = front->pool ? now + SECOND_NS : front->pool_due;
@@ -825,7 +840,8 @@ static int loop(struct front_end *front)
 		    errno != EAGAIN)
 			return fm_fail(FM_ERR_IO, "eventfd: %s", strerror(errno));
 		for (size_t i = 0; i < front->n_links; i++)
-			if (polls[2 + i].revents && front->links[i].fd == polls[2 + i].fd)
+			if ((polls[2 + i].revents || front->links[i].short_tries) &&
+			    front->links[i].fd == polls[2 + i].fd)
 				serve_link(front, i, polls[2 + i].revents);
 		check_clients(front, polls + n, n_clients);
 	}

@@ -138,6 +138,7 @@ char *fm_metrics_text(struct fm_metrics *metrics, size_t *len)
 {
 	char *text = NULL;
 	FILE *out = open_memstream(&text, len);
+	bool is_short;
 
 	if (!out)
 		return NULL;
@@ -168,7 +169,8 @@ char *fm_metrics_text(struct fm_metrics *metrics, size_t *len)
 	write_ttft(out, metrics);
 	write_workers(out, metrics);
 	pthread_mutex_unlock(&metrics->lock);
-	if (fclose(out)) {
+	is_short = ferror(out) != 0;
+	if (fclose(out) || is_short) {
 		free(text);
 		return NULL;
 	}

@@ -11,6 +11,7 @@
 #include <fabricmgr.h>
 
 #include "http/openai.h"
+#include "json_memory.h"
 #include "text/utf8.h"
 
 json_t *fm_json_text(const char *text, size_t len)
@@ -22,8 +23,10 @@ json_t *fm_json_text(const char *text, size_t len)
 	if (plain) /* jansson takes valid UTF-8 only */
 		return plain;
 	clean = malloc(3 * len + 1);
-	if (!clean)
+	if (!clean) {
+		fm_json_be_short();
 		return NULL;
+	}
 	for (size_t i = 0; i < len;) {
 		int step = fm_utf8_step(text + i, len - i);
 		size_t n = step > 0 ? (size_t)step : step < 0 ? (size_t)-step : len - i;
@@ -37,17 +40,23 @@ json_t *fm_json_text(const char *text, size_t len)
 	return result;
 }
 
+/* NULL as well when anything that @root should hold did not find memory. */
 static char *dump(json_t *root)
 {
 	/* Nine digits hold a float32 exactly; seventeen would show its binary noise. */
 	char *text = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
 
 	json_decref(root);
+	if (fm_json_was_short()) {
+		free(text);
+		return NULL;
+	}
 	return text;
 }
 
 char *fm_openai_error_text(const struct fm_openai_error *error)
 {
+	fm_json_was_short(); /* what failed before is why this is written */
 	return dump(json_pack("{s:{s:o*, s:s, s:s?, s:s?}}", "error", "message",
 			      fm_json_text(error->message, strlen(error->message)), "type",
 			      error->type, "param", error->param[0] ? error->param : NULL, "code",
@@ -132,21 +141,27 @@ static json_t *chat_piece(const struct fm_openai_piece *piece)
 			 "logprob", logprob_value(piece->logprob), "bytes", bytes);
 }
 
+static int short_of_memory(void)
+{
+	return fm_json_was_short()
+		       ? fm_fail(FM_ERR_NO_MEMORY, "the server is out of memory")
+		       : 0;
+}
+
 int fm_openai_logprobs_add(json_t *logprobs, enum fm_openai_kind kind,
 			   const struct fm_openai_piece *token, const struct fm_openai_piece *top,
 			   size_t n_top, size_t text_offset)
 {
 	json_t *entry, *list;
-	int bad = 0;
 
 	if (kind == FM_OPENAI_CHAT) {
 		entry = chat_piece(token);
 		list = json_array();
 		for (size_t i = 0; i < n_top; i++)
-			bad |= json_array_append_new(list, chat_piece(&top[i]));
-		bad |= json_object_set_new(entry, "top_logprobs", list);
-		bad |= json_array_append_new(json_object_get(logprobs, "content"), entry);
-		return bad ? FM_ERR_NO_MEMORY : 0;
+			json_array_append_new(list, chat_piece(&top[i]));
+		json_object_set_new(entry, "top_logprobs", list);
+		json_array_append_new(json_object_get(logprobs, "content"), entry);
+		return short_of_memory();
 	}
 	list = json_object();
 	for (size_t i = 0; i < n_top; i++) {
@@ -154,16 +169,16 @@ int fm_openai_logprobs_add(json_t *logprobs, enum fm_openai_kind kind,
 
 		/* Two tokens may read the same (parts of characters): the more probable stays. */
 		if (name && !json_object_get(list, json_string_value(name)))
-			bad |= json_object_set_new(list, json_string_value(name),
+			json_object_set_new(list, json_string_value(name),
 						   logprob_value(top[i].logprob));
 		json_decref(name);
 	}
-	bad |= json_array_append_new(json_object_get(logprobs, "tokens"),
+	json_array_append_new(json_object_get(logprobs, "tokens"),
 				     fm_json_text(token->bytes, token->len));
-	bad |= json_array_append_new(json_object_get(logprobs, "token_logprobs"),
+	json_array_append_new(json_object_get(logprobs, "token_logprobs"),
 				     logprob_value(token->logprob));
-	bad |= json_array_append_new(json_object_get(logprobs, "top_logprobs"), list);
-	bad |= json_array_append_new(json_object_get(logprobs, "text_offset"),
+	json_array_append_new(json_object_get(logprobs, "top_logprobs"), list);
+	json_array_append_new(json_object_get(logprobs, "text_offset"),
 				     json_integer((json_int_t)text_offset));
-	return bad ? FM_ERR_NO_MEMORY : 0;
+	return short_of_memory();
 }

@@ -13,6 +13,7 @@
 #include <fabricmgr.h>
 
 #include "http/openai.h"
+#include "json_memory.h"
 
 int fm_openai_refuse(struct fm_openai_error *error, int status, const char *param, const char *code,
 		     const char *format, ...)
@@ -574,7 +575,9 @@ static int load(const char *body, size_t len, json_t **root, struct fm_openai_er
 {
 	json_error_t where;
 
-	*root = json_loadb(body, len, 0, &where);
+	*root = fm_json_load(body, len, 0, &where);
+	if (fm_json_was_short())
+		return no_memory(error);
 	if (!*root)
 		return fm_openai_refuse(error, 400, NULL, "invalid_json",
 					"the body is not valid JSON: %s (line %d, column %d)",

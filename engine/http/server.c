@@ -18,6 +18,7 @@
 #include <fabricmgr.h>
 
 #include "http/server.h"
+#include "json_memory.h"
 
 #define BODIES_MAX     (256u << 20) /* bytes of unfinished bodies of all connections */
 #define STOP_TRIES     200	    /* of 10 ms: how long clients may take to read their end */
@@ -26,6 +27,7 @@
 struct fm_http_server {
 	struct fm_http_options options;
 	struct MHD_Daemon *daemon;
+	struct MHD_Response *short_of_memory; /* made before memory was short */
 	size_t longest_piece;	     /* bytes of the vocabulary's longest token */
 	size_t body_bytes;	     /* HTTP thread only */
 	/* Exchanges whose connection still waits or sends; a count alone, it orders nothing. */
@@ -38,6 +40,7 @@ struct call {
 	const struct route *route;
 	struct fm_bytes body;
 	size_t discarded;
+	bool is_short; /* of memory for its body */
 	bool is_counted;
 	struct fm_exchange *exchange; /* handed over */
 };
@@ -52,27 +55,52 @@ struct route {
 
 /* ---- answers ------------------------------------------------------------------------------ */
 
+#define SHORT_OF_MEMORY                                                                            \
+	"{\"error\":{\"message\":\"the server is out of memory\",\"type\":\"server_error\","              \
+	"\"param\":null,\"code\":null}}"
+
+/* 503 without an allocation of ours. */
+static enum MHD_Result reply_short(struct fm_http_server *server, struct MHD_Connection *connection)
+{
+	fm_metrics_count_code(server->options.metrics, 503);
+	return MHD_queue_response(connection, 503, server->short_of_memory);
+}
+
+/* Header fields that carry meaning: an answer without one of them would be another answer. */
+static bool add_headers(struct MHD_Response *response, const char *const (*fields)[2], size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (fields[i][1] &&
+		    MHD_add_response_header(response, fields[i][0], fields[i][1]) != MHD_YES)
+			return false;
+	return true;
+}
+
 static enum MHD_Result reply(struct call *call, struct MHD_Connection *connection, int status,
 			     const char *type, char *text, size_t len)
 {
+	const char *const fields[][2] = {
+		{MHD_HTTP_HEADER_CONTENT_TYPE, type},
+		{MHD_HTTP_HEADER_ALLOW, status == 405 && call->route ? call->route->method : NULL},
+		{MHD_HTTP_HEADER_RETRY_AFTER, status == 429 || status == 503 ? "1" : NULL},
+	};
 	struct MHD_Response *response;
 	enum MHD_Result result;
 
+	call->is_counted = true;
 	if (!text)
-		return MHD_NO;
+		return reply_short(call->server, connection);
 	response = MHD_create_response_from_buffer(len, text, MHD_RESPMEM_MUST_FREE);
 	if (!response) {
 		free(text);
-		return MHD_NO;
+		return reply_short(call->server, connection);
 	}
-	MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
-	if (status == 405 && call->route)
-		MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, call->route->method);
-	if (status == 429 || status == 503)
-		MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+	if (!add_headers(response, fields, 3)) {
+		MHD_destroy_response(response);
+		return reply_short(call->server, connection);
+	}
 	if (!call->route || !call->route->is_quiet)
 		fm_metrics_count_code(call->server->options.metrics, status);
-	call->is_counted = true;
 	result = MHD_queue_response(connection, (unsigned int)status, response);
 	MHD_destroy_response(response);
 	return result;
@@ -84,6 +112,10 @@ static enum MHD_Result reply_json(struct call *call, struct MHD_Connection *conn
 	char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
 
 	json_decref(root);
+	if (fm_json_was_short()) {
+		free(text);
+		text = NULL;
+	}
 	return reply(call, connection, status, "application/json", text, text ? strlen(text) : 0);
 }
 
@@ -140,21 +172,26 @@ static void content_free(void *arg)
 
 static enum MHD_Result start_stream(struct call *call, struct MHD_Connection *connection)
 {
+	static const char *const fields[][2] = {
+		{MHD_HTTP_HEADER_CONTENT_TYPE, "text/event-stream; charset=utf-8"},
+		{MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache"},
+	};
 	struct MHD_Response *response;
 	enum MHD_Result result;
 
+	call->is_counted = true;
 	fm_exchange_ref(call->exchange);
 	response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, content,
 						     call->exchange, content_free);
 	if (!response) {
 		fm_exchange_unref(call->exchange);
-		return MHD_NO;
+		return reply_short(call->server, connection);
 	}
-	MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE,
-				"text/event-stream; charset=utf-8");
-	MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
+	if (!add_headers(response, fields, 2)) {
+		MHD_destroy_response(response);
+		return reply_short(call->server, connection);
+	}
 	fm_metrics_count_code(call->server->options.metrics, 200);
-	call->is_counted = true;
 	result = MHD_queue_response(connection, 200, response);
 	MHD_destroy_response(response);
 	return result;
@@ -563,13 +600,15 @@ static enum MHD_Result add_body(struct call *call, const char *data, size_t *len
 	size_t n = *len;
 
 	*len = 0;
-	if (call->body.len + n > FM_FRONT_END_BODY_MAX || call->discarded) {
+	if (call->body.len + n > FM_FRONT_END_BODY_MAX || call->discarded || call->is_short) {
 		call->discarded += n; /* no answer may be given before the end */
 		return call->discarded > 4 * FM_FRONT_END_BODY_MAX ? MHD_NO : MHD_YES;
 	}
-	if (server->body_bytes + n > BODIES_MAX || fm_bytes_add(&call->body, data, n))
+	if (server->body_bytes + n > BODIES_MAX)
 		return MHD_NO;
-	server->body_bytes += n;
+	call->is_short = fm_bytes_add(&call->body, data, n) != 0;
+	if (!call->is_short)
+		server->body_bytes += n;
 	return MHD_YES;
 }
 
@@ -587,7 +626,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
 	if (!call) {
 		call = calloc(1, sizeof(*call));
 		if (!call)
-			return MHD_NO;
+			return reply_short(server, connection);
 		call->server = server;
 		*state = call;
 		return answer_head(call, connection, path, method, &is_answered);
@@ -596,6 +635,8 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
 		return add_body(call, data, len);
 	if (call->exchange)
 		return resume(call, connection);
+	if (call->is_short)
+		return reply_short(server, connection);
 	if (call->discarded) {
 		fm_openai_refuse(&error, 413, NULL, "body_too_large",
 				 "the body may have at most %u bytes", FM_FRONT_END_BODY_MAX);
@@ -697,6 +738,10 @@ int fm_http_listen_check(const char *listen, bool tls_by_proxy)
 int fm_http_server_start(const struct fm_http_options *options, char *origin, size_t origin_size,
 			 struct fm_http_server **out)
 {
+	static const char *const short_fields[][2] = {
+		{MHD_HTTP_HEADER_CONTENT_TYPE, "application/json"},
+		{MHD_HTTP_HEADER_RETRY_AFTER, "1"},
+	};
 	struct fm_http_server *server;
 	struct sockaddr_storage address;
 	const union MHD_DaemonInfo *info;
@@ -718,6 +763,14 @@ int fm_http_server_start(const struct fm_http_options *options, char *origin, si
 		    len > server->longest_piece)
 			server->longest_piece = len;
 	}
+	server->short_of_memory = MHD_create_response_from_buffer(
+		strlen(SHORT_OF_MEMORY), SHORT_OF_MEMORY, MHD_RESPMEM_PERSISTENT);
+	if (!server->short_of_memory || !add_headers(server->short_of_memory, short_fields, 2)) {
+		if (server->short_of_memory)
+			MHD_destroy_response(server->short_of_memory);
+		free(server);
+		return fm_fail(FM_ERR_NO_MEMORY, "no memory for the HTTP server");
+	}
 	if (address.ss_family == AF_INET6)
 		flags |= MHD_USE_IPv6;
 	errno = 0;
@@ -728,6 +781,7 @@ int fm_http_server_start(const struct fm_http_options *options, char *origin, si
 		(unsigned int)IDLE_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)65536,
 		MHD_OPTION_END);
 	if (!server->daemon) {
+		MHD_destroy_response(server->short_of_memory);
 		free(server);
 		return fm_fail(FM_ERR_IO, "cannot listen on %s: %s", options->listen,
 			       strerror(errno ? errno : EADDRINUSE));
@@ -749,6 +803,7 @@ void fm_http_server_stop(struct fm_http_server *server)
 	for (int i = 0; atomic_load(&server->unanswered) && i < STOP_TRIES; i++)
 		nanosleep(&pause, NULL);
 	MHD_stop_daemon(server->daemon);
+	MHD_destroy_response(server->short_of_memory);
 	if (listener != MHD_INVALID_SOCKET)
 		close(listener);
 	free(server);

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "http/worker_link.h"
+#include "json_memory.h"
 #include "worker/address.h"
 #include "worker/protocol.h"
 
@@ -73,7 +74,7 @@ void fm_worker_link_close(struct fm_worker_link *link, uint64_t now, uint64_t pa
 		       "worker %s: %s", link->address, reason);
 	snprintf(link->reason, sizeof(link->reason), "%s", reason);
 	fm_worker_link_destroy(link);
-	link->out_sent = link->in_taken = 0;
+	link->out_sent = link->in_taken = link->short_tries = 0;
 	link->state = FM_LINK_DOWN;
 	link->due = link->is_fixed ? UINT64_MAX : now + pause_ns;
 	link->running = link->waiting = 0;
@@ -140,7 +141,7 @@ short fm_worker_link_events(const struct fm_worker_link *link)
 {
 	if (link->state == FM_LINK_CONNECTING)
 		return POLLOUT;
-	return (short)(POLLIN | (link->out.len > link->out_sent ? POLLOUT : 0));
+	return (short)((link->short_tries ? 0 : POLLIN) | (link->out.len > link->out_sent ? POLLOUT : 0));
 }
 
 /* ---- bytes and lines ---------------------------------------------------------------------- */
@@ -167,8 +168,13 @@ static int receive(struct fm_worker_link *link)
 	int err;
 
 	for (int i = 0; i < 16; i++) { /* others want a turn, too */
-		ssize_t n = recv(link->fd, buffer, sizeof(buffer), MSG_DONTWAIT);
+		ssize_t n;
 
+		/* Nothing is taken from the socket that could then not be kept. */
+		err = fm_bytes_reserve(&link->in, sizeof(buffer));
+		if (err)
+			return link->short_tries++ < FM_WORKER_SHORT_TRIES_MAX ? 0 : err;
+		n = recv(link->fd, buffer, sizeof(buffer), MSG_DONTWAIT);
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			return 0;
 		if (n < 0)
@@ -178,9 +184,7 @@ static int receive(struct fm_worker_link *link)
 		if (link->in.len + (size_t)n > FM_WORKER_LINE_MAX + sizeof(buffer))
 			return fm_fail(FM_ERR_LIMIT, "sent a line of more than %u bytes",
 				       FM_WORKER_LINE_MAX);
-		err = fm_bytes_add(&link->in, buffer, (size_t)n);
-		if (err)
-			return err;
+		fm_bytes_add(&link->in, buffer, (size_t)n);
 	}
 	return 0;
 }
@@ -200,7 +204,7 @@ int fm_worker_link_io(struct fm_worker_link *link, short events, uint64_t now)
 	}
 	if (events & POLLOUT)
 		err = flush(link);
-	if (!err && (events & (POLLIN | POLLHUP | POLLERR)))
+	if (!err && (link->short_tries || events & (POLLIN | POLLHUP | POLLERR)))
 		err = receive(link);
 	return err;
 }
@@ -213,6 +217,7 @@ int fm_worker_link_next(struct fm_worker_link *link, json_t **out)
 
 	end = left ? memchr(start, '\n', left) : NULL;
 	if (!end) { /* what is left moves to the front once for all lines before it */
+		link->short_tries = 0;
 		if (link->in_taken && left)
 			memmove(link->in.data, start, left);
 		link->in.len = left;
@@ -222,7 +227,16 @@ int fm_worker_link_next(struct fm_worker_link *link, json_t **out)
 					 FM_WORKER_LINE_MAX)
 			       : 0;
 	}
-	*out = json_loadb(start, (size_t)(end - start), 0, &where);
+	*out = fm_json_load(start, (size_t)(end - start), 0, &where);
+	if (fm_json_was_short()) {
+		if (!link->short_tries++)
+			fm_log(FM_LOG_WARNING, "worker %s: no memory to read what it sent: trying "
+			       "again", link->address);
+		return link->short_tries > FM_WORKER_SHORT_TRIES_MAX
+			       ? fm_fail(FM_ERR_NO_MEMORY, "no memory to read what it sent")
+			       : 0;
+	}
+	link->short_tries = 0;
 	link->in_taken += (size_t)(end - start) + 1;
 	if (!*out)
 		return fm_fail(FM_ERR_INVALID, "sent a line that is not JSON: %s", where.text);
@@ -233,23 +247,42 @@ int fm_worker_link_next(struct fm_worker_link *link, json_t **out)
 	return 1;
 }
 
+/* A whole line or nothing. */
+static int send_line(struct fm_worker_link *link, const char *text)
+{
+	size_t before = link->out.len;
+	int err;
+
+	if (link->out.len - link->out_sent + strlen(text) > FM_WORKER_UNSENT_MAX)
+		return fm_fail(FM_ERR_LIMIT, "has left %u bytes unread", FM_WORKER_UNSENT_MAX);
+	err = fm_bytes_add(&link->out, text, strlen(text));
+	if (!err)
+		err = fm_bytes_add(&link->out, "\n", 1);
+	if (err)
+		link->out.len = before;
+	return err ? err : flush(link);
+}
+
 int fm_worker_link_send(struct fm_worker_link *link, json_t *message)
 {
 	char *text = message ? json_dumps(message, JSON_COMPACT) : NULL;
 	int err;
 
 	json_decref(message);
-	if (!text)
-		return fm_fail(FM_ERR_NO_MEMORY, "no memory for a message");
-	if (link->out.len - link->out_sent + strlen(text) > FM_WORKER_UNSENT_MAX) {
-		free(text);
-		return fm_fail(FM_ERR_LIMIT, "has left %u bytes unread", FM_WORKER_UNSENT_MAX);
-	}
-	err = fm_bytes_add(&link->out, text, strlen(text));
-	if (!err)
-		err = fm_bytes_add(&link->out, "\n", 1);
+	if (fm_json_was_short() || !text)
+		err = fm_fail(FM_ERR_NO_MEMORY, "the server is out of memory");
+	else
+		err = send_line(link, text);
 	free(text);
-	return err ? err : flush(link);
+	return err;
+}
+
+int fm_worker_link_cancel(struct fm_worker_link *link, uint64_t id)
+{
+	char text[64];
+
+	snprintf(text, sizeof(text), "{\"op\":\"cancel\",\"id\":%llu}", (unsigned long long)id);
+	return send_line(link, text);
 }
 
 /* ---- hello -------------------------------------------------------------------------------- */

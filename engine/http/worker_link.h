@@ -17,6 +17,8 @@
 #define FM_WORKER_UNSENT_MAX	   (64u << 20) /* beyond, the worker is taken for dead */
 #define FM_WORKER_RETRY_NS	   (100ull * 1000000)
 #define FM_WORKER_REFUSED_RETRY_NS (2000ull * 1000000)
+#define FM_WORKER_SHORT_NS	   (10ull * 1000000) /* between tries to read without memory */
+#define FM_WORKER_SHORT_TRIES_MAX  500
 #define FM_WORKER_HELLO_NS	   (5000ull * 1000000)
 
 enum fm_link_state { FM_LINK_DOWN, FM_LINK_CONNECTING, FM_LINK_HELLO, FM_LINK_UP };
@@ -38,6 +40,7 @@ struct fm_worker_link {
 	struct fm_hello hello;
 	struct fm_bytes in, out;
 	size_t in_taken, out_sent;
+	uint32_t short_tries; /* to read a line: there was no memory */
 	uint32_t running, waiting;
 };
 
@@ -54,10 +57,13 @@ void fm_worker_link_close(struct fm_worker_link *link, uint64_t now, uint64_t pa
 short fm_worker_link_events(const struct fm_worker_link *link);
 /* Sends and receives what can be. Negative: the connection is over (detail set); close it. */
 int fm_worker_link_io(struct fm_worker_link *link, short events, uint64_t now);
-/* The next whole line as JSON (new reference): 1, 0 when there is none, or negative as above. */
+/* The next whole line as JSON (new reference): 1, 0 when there is none, or negative as above. 0 with
+ * short_tries set: there was no memory to read it; ask again in FM_WORKER_SHORT_NS. */
 int fm_worker_link_next(struct fm_worker_link *link, json_t **out);
-/* Queues a message. Takes over @message (NULL: out of memory). */
+/* Queues a message. Takes over @message. FM_ERR_NO_MEMORY: it was not, the connection is as before. */
 int fm_worker_link_send(struct fm_worker_link *link, json_t *message);
+/* Queues the end of a request, without memory of jansson. */
+int fm_worker_link_cancel(struct fm_worker_link *link, uint64_t id);
 /* Checks and stores the first message. FM_ERR_VERSION, FM_ERR_INVALID with the detail. */
 int fm_worker_link_take_hello(struct fm_worker_link *link, json_t *message);
 

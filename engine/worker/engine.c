@@ -257,11 +257,11 @@ int fm_engine_submit(struct fm_engine *engine, const struct fm_request *request)
 	return err;
 }
 
-static void tell(struct fm_engine *engine, const struct running *request,
-		 struct fm_engine_event *event)
+static int tell(struct fm_engine *engine, const struct running *request,
+		struct fm_engine_event *event)
 {
 	event->id = request->id;
-	engine->listener(engine->context, request->owner, event);
+	return engine->listener(engine->context, request->owner, event);
 }
 
 static void finish(struct fm_engine *engine, uint32_t number, const char *how)
@@ -517,7 +517,10 @@ static void next_token(struct fm_engine *engine, uint32_t number)
 	request->tokens[request->n_tokens++] = sample.token;
 	event.sample = &sample;
 	FM_KILL_POINT("engine: token chosen, not told");
-	tell(engine, request, &event);
+	if (tell(engine, request, &event)) {
+		drop(engine, number);
+		return;
+	}
 	if (request->counts.generated >= request->max_tokens ||
 	    request->n_tokens >= engine->max_tokens ||
 	    (request->n_teacher && request->counts.generated >= request->n_teacher)) {

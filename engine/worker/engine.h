@@ -76,7 +76,8 @@ struct fm_request {
 
 /* Called from within fm_engine_step() and fm_engine_cancel(); what it points to is gone afterwards.
  */
-typedef void fm_engine_listener(void *context, void *owner, const struct fm_engine_event *event);
+/* Negative: the listener could not pass a token on; the request ends without another event. */
+typedef int fm_engine_listener(void *context, void *owner, const struct fm_engine_event *event);
 
 int fm_engine_create(const struct fm_engine_options *options, fm_engine_listener *listener,
 		     void *context, struct fm_engine **out);

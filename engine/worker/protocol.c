@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "json_memory.h"
 #include "worker/protocol.h"
 
 #define TOKENS_MAX (1u << 21)
@@ -252,12 +253,14 @@ static int parse_request(const json_t *root, const char *op, struct fm_worker_me
 int fm_worker_parse(const char *line, size_t len, struct fm_worker_message *message)
 {
 	json_error_t error;
-	json_t *root = json_loadb(line, len, JSON_REJECT_DUPLICATES, &error);
+	json_t *root = fm_json_load(line, len, JSON_REJECT_DUPLICATES, &error);
 	const char *op = json_string_value(json_object_get(root, "op"));
 	const json_t *id = json_object_get(root, "id");
 	int err = 0;
 
 	*message = (struct fm_worker_message){0};
+	if (fm_json_was_short())
+		return fm_fail(FM_ERR_BUSY, "no memory to read a message: try it again");
 	if (!root)
 		return fm_fail(FM_ERR_INVALID, "not a JSON object: %s at byte %d", error.text,
 			       error.position);

@@ -18,6 +18,7 @@
 
 #include <fabricmgr_kill_point.h>
 
+#include "json_memory.h"
 #include "worker/address.h"
 #include "worker/protocol.h"
 #include "worker/worker.h"
@@ -25,6 +26,8 @@
 #define CONNECTIONS_MAX 8 /* front ends of one worker */
 #define STATS_PAUSE_NS	100000000ull
 #define RECEIVE_MAX	262144u /* bytes of one front end between two steps of the engine */
+#define SHORT_PAUSE_MS	10	/* between tries to read while there is no memory for it */
+#define SHORT_TRIES_MAX 500	/* then the connection ends */
 
 struct buffer {
 	char *data;
@@ -34,6 +37,7 @@ struct buffer {
 struct connection {
 	int fd; /* -1: free */
 	bool is_broken;
+	uint32_t short_tries; /* to read what it sent: there was no memory */
 	struct buffer in, out;
 	size_t sent;
 };
@@ -75,26 +79,47 @@ static bool grow(struct buffer *buffer, size_t more)
 	return true;
 }
 
-static void send_json(struct connection *connection, json_t *object)
+static bool send_line(struct connection *connection, const char *text, size_t len)
 {
-	char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
-	size_t len = text ? strlen(text) : 0;
-
-	json_decref(object);
-	if (!text || !grow(&connection->out, len + 1)) {
-		connection->is_broken = true;
-	} else {
-		memcpy(connection->out.data + connection->out.used, text, len);
-		connection->out.data[connection->out.used + len] = '\n';
-		connection->out.used += len + 1;
-	}
-	free(text);
+	if (!grow(&connection->out, len + 1))
+		return false;
+	memcpy(connection->out.data + connection->out.used, text, len);
+	connection->out.data[connection->out.used + len] = '\n';
+	connection->out.used += len + 1;
+	return true;
 }
 
-static void on_event(void *context, void *owner, const struct fm_engine_event *event)
+/* FM_ERR_NO_MEMORY: nothing was sent. */
+static int send_json(struct connection *connection, json_t *object)
 {
+	char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+	bool is_sent = !fm_json_was_short() && text && send_line(connection, text, strlen(text));
+
+	json_decref(object);
+	free(text);
+	return is_sent ? 0 : fm_fail(FM_ERR_NO_MEMORY, "no memory for a message");
+}
+
+/* An event that its front end must get: else it is told, without jansson, that the request failed,
+ * and if not even that can be sent, the connection ends. */
+static int on_event(void *context, void *owner, const struct fm_engine_event *event)
+{
+	struct connection *connection = owner;
+	int err = send_json(connection, fm_worker_event_json(
+						event, event->sample ? event->sample->n_top : 0));
+	char line[160];
+	int len;
+
 	(void)context;
-	send_json(owner, fm_worker_event_json(event, event->sample ? event->sample->n_top : 0));
+	if (!err)
+		return 0;
+	len = snprintf(line, sizeof(line),
+		       "{\"id\":%llu,\"event\":\"error\",\"code\":\"FM_ERR_NO_MEMORY\","
+		       "\"message\":\"the worker is out of memory\",\"retry\":false}",
+		       (unsigned long long)event->id);
+	if (!send_line(connection, line, (size_t)len))
+		connection->is_broken = true;
+	return err;
 }
 
 static void send_error(struct connection *connection, uint64_t id, int err)
@@ -105,7 +130,7 @@ static void send_error(struct connection *connection, uint64_t id, int err)
 					.message = fm_error_detail(),
 					.retry = err == FM_ERR_BUSY};
 
-	send_json(connection, fm_worker_event_json(&event, 0));
+	on_event(NULL, connection, &event);
 }
 
 static void send_hello(struct worker *worker, struct connection *connection)
@@ -120,14 +145,16 @@ static void send_hello(struct worker *worker, struct connection *connection)
 	if (fm_engine_pool(worker->engine) && !fm_pool_info(fm_engine_pool(worker->engine), &pool))
 		snprintf(incarnation, sizeof(incarnation), "%016llx",
 			 (unsigned long long)pool.incarnation);
-	send_json(connection,
-		  json_pack("{s:s,s:i,s:s,s:s,s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:i}", "hello",
-			    "fabric-worker", "version", FM_WORKER_PROTOCOL_VERSION, "role",
-			    worker->options->role, "model", info->name, "numerics",
-			    info->numerics_id, "namespace", hex, "pool", incarnation,
-			    "tokens_per_block", (int)info->tokens_per_block, "context",
-			    (int)info->context_length, "vocab", (int)info->vocab_size, "pid",
-			    (int)getpid(), "max_batch", (int)worker->options->engine.max_batch));
+	/* Without its hello a front end would wait for it: it may connect again. */
+	connection->is_broken = send_json(
+		connection,
+		json_pack("{s:s,s:i,s:s,s:s,s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:i}", "hello",
+			  "fabric-worker", "version", FM_WORKER_PROTOCOL_VERSION, "role",
+			  worker->options->role, "model", info->name, "numerics", info->numerics_id,
+			  "namespace", hex, "pool", incarnation, "tokens_per_block",
+			  (int)info->tokens_per_block, "context", (int)info->context_length,
+			  "vocab", (int)info->vocab_size, "pid", (int)getpid(), "max_batch",
+			  (int)worker->options->engine.max_batch)) != 0;
 }
 
 static void open_connection(struct worker *worker, int fd)
@@ -159,7 +186,8 @@ static void close_connection(struct worker *worker, struct connection *connectio
 	*connection = (struct connection){.fd = -1};
 }
 
-static void take_line(struct worker *worker, struct connection *connection, const char *line,
+/* False: there is no memory to read it now. */
+static bool take_line(struct worker *worker, struct connection *connection, const char *line,
 		      size_t len)
 {
 	struct fm_worker_message message;
@@ -167,6 +195,8 @@ static void take_line(struct worker *worker, struct connection *connection, cons
 	int err = fm_worker_parse(line, len, &message);
 
 	FM_KILL_POINT("worker: line received");
+	if (err == FM_ERR_BUSY)
+		return false;
 	if (err) {
 		send_error(connection, message.request.id, err);
 	} else if (message.op == FM_WORKER_OP_STATS) {
@@ -183,6 +213,15 @@ static void take_line(struct worker *worker, struct connection *connection, cons
 			send_error(connection, message.request.id, err);
 	}
 	fm_worker_message_free(&message);
+	return true;
+}
+
+static void be_short(struct connection *connection)
+{
+	if (++connection->short_tries == 1)
+		fm_log(FM_LOG_WARNING, "no memory to read what a front end sent: trying again");
+	if (connection->short_tries > SHORT_TRIES_MAX)
+		connection->is_broken = true;
 }
 
 /* Takes the whole lines of what has come; the first @seen bytes are known to hold no end of one. */
@@ -192,8 +231,15 @@ static void take_lines(struct worker *worker, struct connection *connection, siz
 	size_t start = 0;
 	char *end;
 
+	if (connection->short_tries)
+		seen = 0; /* a whole line is waiting */
 	while (!connection->is_broken && (end = memchr(in->data + seen, '\n', in->used - seen))) {
-		take_line(worker, connection, in->data + start, (size_t)(end - in->data) - start);
+		if (!take_line(worker, connection, in->data + start,
+			       (size_t)(end - in->data) - start)) {
+			be_short(connection);
+			break;
+		}
+		connection->short_tries = 0;
 		start = seen = (size_t)(end - in->data) + 1;
 	}
 	in->used -= start;
@@ -206,8 +252,17 @@ static void receive(struct worker *worker, struct connection *connection)
 	size_t received = 0;
 	ssize_t got;
 
+	if (connection->short_tries) {
+		take_lines(worker, connection, 0);
+		if (connection->short_tries)
+			return;
+	}
 	do {
-		if (!grow(in, 65536)) {
+		if (!grow(in, 65536) && in->used + 65536 <= FM_WORKER_LINE_MAX) {
+			be_short(connection);
+			return;
+		}
+		if (in->used + 65536 > FM_WORKER_LINE_MAX) {
 			fm_log(FM_LOG_WARNING, "a front end sent a line over %u bytes: closed",
 			       FM_WORKER_LINE_MAX);
 			connection->is_broken = true;
@@ -221,7 +276,8 @@ static void receive(struct worker *worker, struct connection *connection)
 			received += (size_t)got;
 			take_lines(worker, connection, seen);
 		}
-	} while (got > 0 && !connection->is_broken && received < RECEIVE_MAX);
+	} while (got > 0 && !connection->is_broken && !connection->short_tries &&
+		 received < RECEIVE_MAX);
 	if (!got || (got < 0 && errno != EAGAIN && errno != EINTR))
 		connection->is_broken = true;
 }
@@ -326,23 +382,29 @@ static int listen_on(struct worker *worker, const char *where)
 static bool wait_and_serve(struct worker *worker, bool has_work)
 {
 	struct pollfd fds[CONNECTIONS_MAX + 2];
-	int n = CONNECTIONS_MAX + 2, fd;
+	int n = CONNECTIONS_MAX + 2, pause = has_work ? 0 : 1000, fd;
 
 	fds[0] = (struct pollfd){.fd = worker->options->stop_fd, .events = POLLIN};
 	fds[1] = (struct pollfd){.fd = worker->listen_fd, .events = POLLIN};
-	for (int i = 0; i < CONNECTIONS_MAX; i++)
+	for (int i = 0; i < CONNECTIONS_MAX; i++) {
+		const struct connection *connection = &worker->connections[i];
+
 		fds[i + 2] = (struct pollfd){
-			.fd = worker->connections[i].fd,
-			.events =
-				(short)(POLLIN | (worker->connections[i].out.used ? POLLOUT : 0))};
-	if (poll(fds, (nfds_t)n, has_work ? 0 : 1000) < 0)
+			.fd = connection->fd,
+			.events = (short)((connection->short_tries ? 0 : POLLIN) |
+					  (connection->out.used ? POLLOUT : 0))};
+		if (connection->fd >= 0 && connection->short_tries && pause)
+			pause = SHORT_PAUSE_MS;
+	}
+	if (poll(fds, (nfds_t)n, pause) < 0)
 		return errno == EINTR;
 	if (fds[0].revents)
 		return false;
 	for (int i = 0; i < CONNECTIONS_MAX; i++) {
 		struct connection *connection = &worker->connections[i];
 
-		if (connection->fd >= 0 && fds[i + 2].revents & (POLLIN | POLLHUP | POLLERR))
+		if (connection->fd >= 0 && (fds[i + 2].revents & (POLLIN | POLLHUP | POLLERR) ||
+					    connection->short_tries))
 			receive(worker, connection);
 	}
 	if (fds[1].revents & POLLIN &&

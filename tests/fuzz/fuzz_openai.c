@@ -2,7 +2,7 @@
 /*
  * Any bytes as an OpenAI body: parsed or refused with an error object, and what was taken keeps the
  * limits that the rest of the front end relies on. The first byte chooses the endpoint.
- * FUZZ_SOURCES: engine/http/openai_parse.c engine/http/openai_format.c libfabricmgr/base/error.c
+ * FUZZ_SOURCES: engine/json_memory.c engine/http/openai_parse.c engine/http/openai_format.c libfabricmgr/base/error.c
  * FUZZ_LIBS: -ljansson -lm
  */
 #include <stdlib.h>

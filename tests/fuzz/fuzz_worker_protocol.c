@@ -3,7 +3,7 @@
  * Lines of the worker protocol from a hostile front end: parsed or refused by name, never a crash,
  * a leak, or a request that breaks the protocol's bounds. Seeds: corpus/worker_protocol/.
  *
- * FUZZ_SOURCES: engine/worker/protocol.c libfabricmgr/base/error.c
+ * FUZZ_SOURCES: engine/json_memory.c engine/worker/protocol.c libfabricmgr/base/error.c
  * FUZZ_LIBS: -ljansson
  */
 #include <stdlib.h>

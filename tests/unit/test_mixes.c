@@ -236,7 +236,7 @@ static void check_counts(struct mix *mix, const struct request *request,
 					       (lone->n_prompt + request->n_seen - 2) / BLOCK;
 }
 
-static void on_event(void *context, void *owner, const struct fm_engine_event *event)
+static int on_event(void *context, void *owner, const struct fm_engine_event *event)
 {
 	struct mix *mix = context;
 	struct request *request = owner;
@@ -265,6 +265,7 @@ static void on_event(void *context, void *owner, const struct fm_engine_event *e
 		ck_abort_msg("mix %" PRIu64 ", request %" PRIu64 ": %s", mix->number, event->id,
 			     event->message);
 	}
+	return 0;
 }
 
 /* ---- a mix -------------------------------------------------------------------------------- */

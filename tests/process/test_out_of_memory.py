@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The n-th allocation fails, for every n: one request at a time against a running server, puts and
+gets against a daemon, and the start of every program. Whoever fails says so by name, and goes on.
+
+`make check` takes every k-th point, as many as fit into ALLOC_SECONDS a test, and prints how many;
+`make check-alloc` takes them all.
+"""
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+import pool_client
+from conftest import BIN, Process
+from fail_alloc import FailAlloc
+
+LIMIT = float(os.environ.get("ALLOC_SECONDS", "4"))
+TAKES_ALL = bool(os.environ.get("ALLOC_ALL"))
+NEVER = 1 << 63
+WORDS = "A block is staged, filled in place and sealed. "
+
+
+def points(total, seconds_each):
+    """The numbers to fail: all, or spread over the whole range so that LIMIT holds."""
+    step = 1 if TAKES_ALL else max(1, int(total * seconds_each / LIMIT + 0.999))
+    return range(1, total + 1, step)
+
+
+def note(capsys, text):
+    with capsys.disabled():
+        print(f"\nNOTE: {text}", flush=True)
+
+
+def exchange(port, method, path, body=None, timeout=20):
+    """(status, body bytes); (None, why) when the connection ended before the answer was whole."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        connection.request(method, path, None if body is None else json.dumps(body),
+                           {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return response.status, response.read()
+    except (http.client.HTTPException, ConnectionError) as error:
+        return None, repr(error).encode()
+    finally:
+        connection.close()
+
+
+def plain(answer):
+    """Without what differs from request to request: id, times, and what was cached."""
+    if isinstance(answer, list):
+        return [plain(x) for x in answer]
+    if isinstance(answer, dict):
+        return {k: plain(v) for k, v in answer.items()
+                if k not in ("id", "created", "fabricmgr", "prompt_tokens_details")}
+    return answer
+
+
+def events(data):
+    lines = [x[6:] for x in data.decode().split("\n\n") if x.startswith("data: ")]
+    return [x if x == "[DONE]" else plain(json.loads(x)) for x in lines]
+
+
+def is_error(answer):
+    return isinstance(answer, dict) and set(answer) == {"error"} and answer["error"]["message"]
+
+
+class Call:
+    def __init__(self, name, method, path, body=None):
+        self.name, self.method, self.path, self.body = name, method, path, body
+        self.streams = bool(body and body.get("stream"))
+
+    def send(self, port):
+        status, data = exchange(port, self.method, self.path, self.body)
+        if status == 200 and self.path == "/metrics":
+            return status, b"# HELP" in data
+        if status == 200 and self.streams:
+            return status, events(data)
+        return status, plain(json.loads(data)) if status else data
+
+    def verdict(self, answer, expected):
+        """What became of it: "same", "named", "cut"; anything else is a fault."""
+        status, body = answer
+        if answer == expected:
+            return "same"
+        if status in (500, 503) and is_error(body):
+            return "named"
+        if status is None:
+            return "cut"
+        if status == 200 and self.streams and body and is_error(body[-1]):
+            # What came before the error is the beginning of the answer.
+            seen = body[:-1]
+            return "named" if seen == expected[1][:len(seen)] else f"wrong stream: {body}"
+        return f"wrong: {answer}"
+
+
+CALLS = [
+    Call("completion", "POST", "/v1/completions",
+         {"prompt": WORDS * 2, "max_tokens": 4, "temperature": 0, "logprobs": 2, "stop": ["\x01\x02"]}),
+    Call("two choices", "POST", "/v1/completions",
+         {"prompt": [WORDS, [70, 71, 72]], "max_tokens": 2, "n": 2, "seed": 7}),
+    Call("stream", "POST", "/v1/completions",
+         {"prompt": WORDS, "max_tokens": 4, "temperature": 0, "stream": True,
+          "stream_options": {"include_usage": True}}),
+    Call("chat", "POST", "/v1/chat/completions",
+         {"messages": [{"role": "system", "content": "be kind"}, {"role": "user", "content": WORDS}],
+          "max_tokens": 4, "temperature": 0, "logprobs": True, "top_logprobs": 2}),
+    Call("chat stream", "POST", "/v1/chat/completions",
+         {"messages": [{"role": "user", "content": [{"type": "text", "text": WORDS}]}],
+          "max_tokens": 4, "temperature": 0, "stream": True, "logprobs": True}),
+    Call("tokenize", "POST", "/tokenize", {"content": WORDS}),
+    Call("detokenize", "POST", "/detokenize", {"tokens": [70, 71, 72, 300 - 41]}),
+    Call("models", "GET", "/v1/models"),
+    Call("ready", "GET", "/ready"),
+    Call("metrics", "GET", "/metrics"),
+]
+
+
+def leases_and_staged(system):
+    found = [(c["leases"], c["staged"]) for c in system.control("status")["clients"]
+             if c["name"] == "serve"]
+    return found[0] if found else None
+
+
+def until(claim, seconds=10):
+    end = time.monotonic() + seconds
+    while not claim():
+        assert time.monotonic() < end, "not in time"
+        time.sleep(0.01)
+
+
+@pytest.fixture(name="failer")
+def failer_fixture(tmp_path):
+    return FailAlloc(str(tmp_path / "fail_alloc"))
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda c: c.name)
+def test_a_request_survives_every_failed_allocation(system, tiny_model, failer, call, capsys):
+    system.daemon("64M")
+    server = system.start(f"{BIN}/fabric-engine", "serve", "-m", tiny_model, "--listen",
+                          "127.0.0.1:0", "--pool-socket", system.socket, "--threads", "2",
+                          env=failer.environment)
+    port = int(server.wait_for(r"http://127\.0\.0\.1:(\d+)")[1])
+    server.wait_for(r"\bready$")
+    until(lambda: exchange(port, "GET", "/ready")[0] == 200)
+    expected = call.send(port)
+    assert expected[0] == 200, expected
+    start = time.monotonic()
+    assert call.send(port) == expected
+    failer.arm(NEVER)
+    assert call.send(port) == expected
+    each, total = time.monotonic() - start, failer.count
+    tried, became, n = 0, {}, 0
+    for n in points(total + total // 10, each):
+        failer.arm(n)
+        answer = call.send(port)
+        failed = failer.has_failed
+        failer.disarm()
+        verdict = call.verdict(answer, expected)
+        where = failer.where(f"{BIN}/fabric-engine") if failed else "nothing failed"
+        assert verdict in ("same", "named", "cut"), f"{verdict}\n{n}: {where}\n{server.lines[-5:]}"
+        assert verdict != "cut" or failer.is_in("libmicrohttpd"), f"{n}: {where}"
+        after = call.send(port)
+        assert after == expected, f"afterwards {after}\n{n}: {where}\n{server.lines[-5:]}"
+        tried += failed
+        became[verdict] = became.get(verdict, 0) + failed
+    until(lambda: leases_and_staged(system) == (0, 0))
+    assert server.stop() == 0
+    note(capsys, f"{call.name}: {tried} of about {total} allocations failed, one by one: {became}")
