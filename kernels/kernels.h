@@ -87,11 +87,14 @@ struct fm_tile {
 
 /* ---- attention ---------------------------------------------------------------------------- */
 
-/* One token's query heads that share a KV head. A block's bytes at key_offset hold that head's keys
- * of one layer, [token][dim], elements of half or float; likewise its values. */
+/* The query heads that share a KV head, of tokens next to each other in one sequence and one KV
+ * block. A block's bytes at key_offset hold that head's keys of one layer, [token][dim], elements of
+ * half or float; likewise its values. */
 struct fm_attention {
 	uint32_t n_heads, head_dim; /* head_dim: a multiple of 32, at most FM_ATTENTION_HEAD_MAX */
-	uint32_t position;	    /* attends to positions 0..position */
+	uint32_t position;	    /* of the first token, which attends to 0..position */
+	uint32_t n_tokens;	    /* position % FM_ATTENTION_TOKENS + n_tokens <= FM_ATTENTION_TOKENS */
+	size_t stride;		    /* floats from one token's q, or out, to the next one's */
 	bool is_half;
 	float scale;
 	void *const *blocks;
@@ -117,7 +120,7 @@ struct fm_kernels {
 	void (*quantise)(struct fm_tile *tiles, size_t token, const float *x, size_t n,
 			 bool is_fine);
 	void (*store_kv)(void *to, const float *from, size_t n, bool is_half);
-	/* q and out: [n_heads][head_dim] */
+	/* q and out of a token: [n_heads][head_dim] */
 	void (*attention)(const struct fm_attention *attention, const float *q, float *out);
 	/* out[token][row] for the rows of the groups; each row's sum in block order. */
 	void (*product_integer)(const struct fm_matrix *matrix, size_t first_group,

@@ -57,6 +57,7 @@ int fm_buffers_reserve(struct fm_model *model, size_t n_tokens)
 	fm_buffers_destroy(buffers);
 	is_fine = model->options.precision == FM_PRECISION_Q16;
 	buffers->tokens = calloc(n, sizeof(*buffers->tokens));
+	buffers->runs = calloc(n, sizeof(*buffers->runs));
 	buffers->logits = calloc(n, sizeof(*buffers->logits));
 	buffers->logits_token = calloc(n, sizeof(*buffers->logits_token));
 	if (!rows_create(&buffers->x, n, info->dim) ||
@@ -69,7 +70,7 @@ int fm_buffers_reserve(struct fm_model *model, size_t n_tokens)
 	    !tiles_create(&buffers->heads_tiles, n, q, is_fine || FM_FINE_HEADS) ||
 	    !tiles_create(&buffers->gate_tiles, n, info->ffn_dim, is_fine || FM_FINE_GATE) ||
 	    !tiles_create(&buffers->output_tiles, n, info->dim, is_fine || FM_FINE_OUTPUT) ||
-	    !buffers->tokens || !buffers->logits || !buffers->logits_token) {
+	    !buffers->tokens || !buffers->runs || !buffers->logits || !buffers->logits_token) {
 		fm_buffers_destroy(buffers);
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory for the activations of %zu tokens", n);
 	}
@@ -93,6 +94,7 @@ void fm_buffers_destroy(struct fm_buffers *buffers)
 	free(buffers->gate_tiles.data);
 	free(buffers->output_tiles.data);
 	free(buffers->tokens);
+	free(buffers->runs);
 	free(buffers->logits);
 	free(buffers->logits_token);
 	memset(buffers, 0, sizeof(*buffers));

@@ -249,8 +249,23 @@ static int check_token(const struct fm_model *model, const struct fm_token_in *t
 	return 0;
 }
 
+static void fill_runs(struct fm_buffers *buffers, const struct fm_token_in *tokens, size_t n)
+{
+	buffers->n_runs = 0;
+	for (size_t i = 0; i < n; i++) {
+		bool goes_on = i && tokens[i].blocks == tokens[i - 1].blocks &&
+			       tokens[i].position == tokens[i - 1].position + 1 &&
+			       tokens[i].position % FM_ATTENTION_TOKENS;
+
+		if (!goes_on)
+			buffers->runs[buffers->n_runs++] = (struct fm_run){.first = (uint32_t)i};
+		buffers->runs[buffers->n_runs - 1].n++;
+	}
+}
+
 static void fill_batch(struct fm_buffers *buffers, const struct fm_token_in *tokens, size_t n)
 {
+	fill_runs(buffers, tokens, n);
 	buffers->n = n;
 	buffers->n_logits = 0;
 	for (size_t i = 0; i < n; i++) {

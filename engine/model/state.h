@@ -87,6 +87,11 @@ enum {
 	FM_FINE_OUTPUT = 1,
 };
 
+/* Tokens first..first + n of the sub-batch stand next to each other in one KV block. */
+struct fm_run {
+	uint32_t first, n;
+};
+
 struct fm_buffers {
 	size_t capacity; /* tokens */
 	struct fm_rows x, normed, q, k, v, heads, gate, up, product;
@@ -94,7 +99,8 @@ struct fm_buffers {
 	const struct fm_token_in **tokens; /* of the sub-batch */
 	float **logits;			   /* of the tokens that asked for them */
 	uint32_t *logits_token;
-	size_t n, n_logits;
+	struct fm_run *runs; /* of the sub-batch: attention goes by them */
+	size_t n, n_logits, n_runs;
 };
 
 struct fm_model {

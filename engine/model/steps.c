@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The steps that forward passes are written in: each cuts its work into units, one token, one
- * (token, KV head) or one group of 16 rows, and runs a kernel on each. Called by the architectures.
+ * (run, KV head) or one group of 16 rows, and runs a kernel on each. Called by the architectures.
  * Invariant: a unit writes what no other unit of the step writes, so the division among threads
  * leaves no trace in the bits.
  */
@@ -234,22 +234,28 @@ static void attention_units(void *argument, size_t first, size_t end)
 	const uint32_t span = model->hyper.group * info->head_dim;
 
 	for (size_t unit = first; unit < end; unit++) {
-		size_t i = unit / info->n_kv_heads;
+		const struct fm_run *run = &buffers->runs[unit / info->n_kv_heads];
+		const struct fm_token_in *token = buffers->tokens[run->first];
 		uint32_t head = (uint32_t)(unit % info->n_kv_heads);
-		float *out = buffers->heads.rows[i] + head * span;
+		float *out = buffers->heads.rows[run->first] + head * span;
 		struct fm_attention attention = {
 			.n_heads = model->hyper.group,
 			.head_dim = info->head_dim,
-			.position = buffers->tokens[i]->position,
+			.position = token->position,
+			.n_tokens = run->n,
+			.stride = buffers->heads.columns,
 			.is_half = model->options.kv_element == FM_ELEMENT_F16,
 			.scale = model->hyper.attention_scale,
-			.blocks = buffers->tokens[i]->blocks,
+			.blocks = token->blocks,
 			.key_offset = kv_offset(model, job->layer, 0, head),
 			.value_offset = kv_offset(model, job->layer, 1, head),
 		};
 
-		model->kernels->attention(&attention, buffers->q.rows[i] + head * span, out);
-		quantise(model, &buffers->heads_tiles, i, head * span, out, span);
+		model->kernels->attention(&attention, buffers->q.rows[run->first] + head * span,
+					  out);
+		for (uint32_t i = 0; i < run->n; i++)
+			quantise(model, &buffers->heads_tiles, run->first + i, head * span,
+				 out + i * attention.stride, span);
 	}
 }
 
@@ -257,7 +263,7 @@ void fm_step_attention(struct fm_model *model, uint32_t layer)
 {
 	struct layer_job job = {.model = model, .layer = layer};
 
-	fm_threads_run(model->threads, model->buffers.n * model->info.n_kv_heads, 1,
+	fm_threads_run(model->threads, model->buffers.n_runs * model->info.n_kv_heads, 1,
 		       attention_units, &job);
 }
 

@@ -209,23 +209,30 @@ static inline void fm_generic_tile(const struct fm_attention *attention, const f
 	}
 }
 
+static inline void fm_generic_attend(const struct fm_attention *attention, size_t position,
+				     const float *q, float *out)
+{
+	struct fm_softmax state = {.largest = -INFINITY};
+
+	for (size_t first = 0; first <= position; first += FM_ATTENTION_TOKENS) {
+		size_t n = position + 1 - first;
+
+		fm_generic_tile(attention, q, first / FM_ATTENTION_TOKENS,
+				n < FM_ATTENTION_TOKENS ? n : FM_ATTENTION_TOKENS, &state);
+	}
+	for (size_t i = 0; i < attention->head_dim; i++)
+		out[i] = state.values[i] / state.sum;
+}
+
 FM_GENERIC void fm_generic_attention(const struct fm_attention *attention, const float *q,
 				     float *out)
 {
-	const size_t n_tokens = (size_t)attention->position + 1, dim = attention->head_dim;
+	for (size_t token = 0; token < attention->n_tokens; token++)
+		for (size_t head = 0; head < attention->n_heads; head++) {
+			size_t at = token * attention->stride + head * attention->head_dim;
 
-	for (size_t head = 0; head < attention->n_heads; head++, q += dim, out += dim) {
-		struct fm_softmax state = {.largest = -INFINITY};
-
-		for (size_t first = 0; first < n_tokens; first += FM_ATTENTION_TOKENS) {
-			size_t n = n_tokens - first;
-
-			fm_generic_tile(attention, q, first / FM_ATTENTION_TOKENS,
-					n < FM_ATTENTION_TOKENS ? n : FM_ATTENTION_TOKENS, &state);
+			fm_generic_attend(attention, attention->position + token, q + at, out + at);
 		}
-		for (size_t i = 0; i < dim; i++)
-			out[i] = state.values[i] / state.sum;
-	}
 }
 
 /* ---- weights ------------------------------------------------------------------------------ */

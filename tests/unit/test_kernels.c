@@ -327,16 +327,19 @@ START_TEST(vectors_are_the_same)
 END_TEST
 
 static void compare_attention(const struct fm_kernels *kernels, uint32_t n_heads, uint32_t dim,
-			      uint32_t position, bool is_half)
+			      uint32_t position, uint32_t n_tokens, bool is_half)
 {
+	size_t stride = n_heads * dim + 5;
 	size_t n_blocks = position / 16 + 1, half = 16 * dim * (is_half ? 2 : 4);
 	void **blocks = calloc(n_blocks, sizeof(*blocks));
-	float *q = random_floats(n_heads * dim), *row = random_floats(dim);
-	float *a = malloc(n_heads * dim * 4), *b = malloc(n_heads * dim * 4);
+	float *q = random_floats(n_tokens * stride), *row = random_floats(dim);
+	float *a = calloc(n_tokens * stride, 4), *b = calloc(n_tokens * stride, 4);
 	struct fm_attention attention = {
 		.n_heads = n_heads,
 		.head_dim = dim,
 		.position = position,
+		.n_tokens = n_tokens,
+		.stride = stride,
 		.is_half = is_half,
 		.scale = 0.3f,
 		.blocks = blocks,
@@ -347,7 +350,7 @@ static void compare_attention(const struct fm_kernels *kernels, uint32_t n_heads
 		blocks[i] = malloc(2 * half);
 		memset(blocks[i], 0xff, 2 * half); /* NaN where nothing was written */
 	}
-	for (uint32_t i = 0; i <= position; i++) {
+	for (uint32_t i = 0; i < position + n_tokens; i++) {
 		for (size_t which = 0; which < 2; which++) {
 			for (uint32_t j = 0; j < dim; j++)
 				row[j] = random_float();
@@ -358,9 +361,16 @@ static void compare_attention(const struct fm_kernels *kernels, uint32_t n_heads
 	}
 	portable->attention(&attention, q, a);
 	kernels->attention(&attention, q, b);
-	for (uint32_t i = 0; i < n_heads * dim; i++)
+	for (uint32_t i = 0; i < n_tokens * stride; i++)
 		ck_assert(isfinite(a[i]));
-	assert_bytes(a, b, n_heads * dim * 4, "attention");
+	assert_bytes(a, b, n_tokens * stride * 4, "attention");
+	/* And those of each token alone. */
+	for (uint32_t i = 0; i < n_tokens; i++) {
+		attention.position = position + i;
+		attention.n_tokens = 1;
+		kernels->attention(&attention, q + i * stride, b + i * stride);
+	}
+	assert_bytes(a, b, n_tokens * stride * 4, "attention, token by token");
 	for (size_t i = 0; i < n_blocks; i++)
 		free(blocks[i]);
 	free(blocks);
@@ -381,7 +391,23 @@ START_TEST(attention_is_the_same)
 			for (size_t i = 0; i < sizeof(positions) / sizeof(positions[0]); i++)
 				for (int is_half = 0; is_half < 2; is_half++)
 					compare_attention(kernels, n_heads, dims[dim], positions[i],
-							  is_half);
+							  1, is_half);
+}
+END_TEST
+
+/* The tokens of a block together: every length from every place in it. */
+START_TEST(attention_of_runs_is_the_same)
+{
+	const struct fm_kernels *kernels = path(_i);
+
+	for (uint32_t n_heads = 1; kernels && n_heads <= 9; n_heads += n_heads == 4 ? 5 : 1)
+		for (uint32_t position = 0; position < 16; position++)
+			for (uint32_t n = 1; position + n <= 16; n += n == 1 ? 1 : 3)
+				for (int i = 0; i < 4; i++)
+					compare_attention(kernels, n_heads, 64,
+							  position + (i & 1) * 48, n, i & 2);
+	for (uint32_t dim = 32; kernels && dim <= 256; dim *= 2)
+		compare_attention(kernels, 70, dim, 32, 16, true);
 }
 END_TEST
 
@@ -399,6 +425,7 @@ int main(void)
 	tcase_add_test(tests, products_are_right);
 	tcase_add_loop_test(tests, vectors_are_the_same, 0, 2);
 	tcase_add_loop_test(tests, attention_is_the_same, 0, 2);
+	tcase_add_loop_test(tests, attention_of_runs_is_the_same, 0, 2);
 	suite_add_tcase(suite, tests);
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);
