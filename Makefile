@@ -72,7 +72,7 @@ help:
 	'  make model      fetch the demo model and print its path (MODEL=/path/x.gguf uses another)' \
 	'  make demo       the whole system on this machine, answering questions (KEEP=1 leaves it running)' \
 	'  make check      every test; installs what it needs' \
-	'  make check-long 5000 random mixes of requests (MIXES), some minutes' \
+	'  make check-long 5000 random mixes of requests (MIXES) and every case of same bits' \
 	'  make bench      every benchmark; make bench-NAME one of: $(BENCHES)' \
 	'                  (STRICT=1 fails when a goal is missed; BENCH_ARGS="--pairs 9" and the like)' \
 	'  make peers      what they compare with (llama.cpp, redis-server) into build/peers' \
@@ -136,6 +136,7 @@ check: deps-test
 check-long: deps-test
 	@$(MAKE) --no-print-directory -s -j$$(nproc) programs units
 	@MIXES=$${MIXES:-5000} $(BUILD)/tests/unit/mixes
+	@SAME_BITS_ALL=1 $(BUILD)/tests/unit/same_bits
 
 # KILLS (50) and SEED (1) choose how long and which.
 check-kills: deps-test
