@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Runs an fm_server on a thread (see embedded_pool.h).
+ * Runs an fm_server on a thread (see embedded_pool.h). Calls fabricmgr.h and pthreads only.
+ * Invariant: the thread blocks all signals; they are the program's main loop's.
  */
 #include <pthread.h>
 #include <signal.h>

@@ -13,7 +13,7 @@
 #include "router.h"
 #include "run.h"
 #include "serve.h"
-#include "worker/worker.h"
+#include "worker_command.h"
 
 static const struct {
 	const char *name;

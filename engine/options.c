@@ -7,11 +7,8 @@
 
 #include <fabricmgr.h>
 
-#include "../kmod/uapi/fabricmgr.h"
 #include "kernels.h"
 #include "options.h"
-
-#define POOL_BYTES_MIN (2ull * FABRICMGR_CHUNK_BYTES)
 
 void fm_engine_flags_init(struct fm_engine_flags *flags)
 {
@@ -82,7 +79,7 @@ int fm_engine_flags_take(struct fm_engine_flags *flags, int option, const char *
 		err = fm_parse_u32("--max-batch", value, 1, 256, &flags->max_batch);
 		break;
 	case 'Z':
-		err = fm_parse_bytes("--pool-size", value, POOL_BYTES_MIN, &flags->pool_bytes);
+		err = fm_parse_bytes("--pool-size", value, FM_POOL_BYTES_MIN, &flags->pool_bytes);
 		break;
 	default:
 		return 0;

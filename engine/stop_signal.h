@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SIGINT and SIGTERM as a file descriptor that becomes readable once and stays so.
+ * SIGINT and SIGTERM as a file descriptor that becomes readable once and stays so. For the main
+ * functions of the commands. Invariant: the handler does nothing but one async-signal-safe write.
  */
 #ifndef FM_ENGINE_STOP_SIGNAL_H
 #define FM_ENGINE_STOP_SIGNAL_H

@@ -64,8 +64,8 @@ const char *fm_format_name(enum fm_format format);
 bool fm_format_find(uint32_t gguf_type, enum fm_format *out);
 /* True when the format's products may take 8-bit activations; else float32 activations are used. */
 bool fm_format_is_quantised(enum fm_format format);
-/* Packs groups first_group..end_group of @matrix, whose data is zero there, from rows as GGUF stores
- * them (all of the tensor). */
+/* Packs groups first_group..end_group of @matrix, whose data is zero there, from rows as GGUF
+ * stores them (all of the tensor). */
 void fm_matrix_pack(const struct fm_matrix *matrix, const void *tensor, size_t first_group,
 		    size_t end_group);
 /* A vector of a format of floats (F32, F16, BF16) in float32; exact. */

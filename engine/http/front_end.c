@@ -389,7 +389,8 @@ static json_t *request_message(const struct fm_choice *choice,
 		"{s:s, s:I, s:o, s:I, s:b, s:i, s:o}", "op",
 		action->kind == FM_ROUTER_PREFILL ? "prefill" : "generate", "id",
 		(json_int_t)action->wire_id, "tokens",
-		ids_json(choice->tokens, n), "n_prompt", (json_int_t)choice->n_prompt, "ends", !choice->exchange->request.ignore_end,
+		ids_json(choice->tokens, n), "n_prompt", (json_int_t)choice->n_prompt, "ends",
+		!choice->exchange->request.ignore_end,
 		"top_logprobs", (int)choice->exchange->request.n_top, "sampling",
 		sampling_json(&choice->sampling));
 

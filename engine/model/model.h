@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A loaded model and its forward pass. The rest of the engine sees weights only through this file.
- * The model never allocates KV memory: callers hand in block base addresses (pool blocks), the model
- * writes K and V of new tokens into them and attention reads them where they lie.
+ * The model never allocates KV memory: callers hand in block base addresses (pool blocks), the
+ * model writes K and V of new tokens into them and attention reads them where they lie.
  * Invariant: the bits written and the logits returned for a token depend only on the model, the
  * precision, and the tokens before it; never on batch, chunk, thread count or instruction set.
  */
@@ -19,9 +19,10 @@ struct gguf;
 struct fm_model;
 
 enum fm_precision {
-	FM_PRECISION_Q8,  /* activations in 8 bits with a scale for each 32, exact integer dots, and in
-			   * 16 bits where that costs little */
-	FM_PRECISION_Q16, /* activations in 16 bits everywhere: near float32 (the programs' default) */
+	FM_PRECISION_Q8,  /* activations in 8 bits with a scale for each 32, exact integer dots, and
+			   * in 16 bits where that costs little */
+	FM_PRECISION_Q16, /* activations in 16 bits everywhere: near float32, the programs' default
+			   */
 	FM_PRECISION_F32, /* activations in float32 throughout */
 };
 

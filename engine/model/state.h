@@ -78,8 +78,8 @@ struct fm_tiles {
 	bool is_fine;
 };
 
-/* Whose activations take 16 bits instead of 8 in precision q8 (Documentation/design/arithmetic.md has the figures).
- */
+/* Whose activations take 16 bits instead of 8 in precision q8 (Documentation/design/arithmetic.md
+ * has the figures). */
 enum {
 	FM_FINE_NORMED = 0,
 	FM_FINE_HEADS = 0,

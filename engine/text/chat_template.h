@@ -21,7 +21,9 @@ int fm_chat_template_create(const struct gguf *file, struct fm_chat_template **o
 void fm_chat_template_destroy(struct fm_chat_template *chat);
 
 /* Encodes a conversation, ending where the assistant's answer begins. */
-int fm_chat_template_encode(const struct fm_chat_template *chat, const struct fm_tokenizer *tokenizer,
-			    const struct fm_chat_message *messages, size_t n, struct fm_tokens *out);
+int fm_chat_template_encode(const struct fm_chat_template *chat,
+			    const struct fm_tokenizer *tokenizer,
+			    const struct fm_chat_message *messages, size_t n,
+			    struct fm_tokens *out);
 
 #endif

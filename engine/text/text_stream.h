@@ -20,7 +20,8 @@ void fm_text_stream_destroy(struct fm_text_stream *stream);
 
 /* Adds a token. *@text / *@len: what became visible (valid until the next call). Returns 1 when a
  * stop string was met (nothing after it is ever visible), 0 to go on, or a negative fm_err. */
-int fm_text_stream_push(struct fm_text_stream *stream, uint32_t token, const char **text, size_t *len);
+int fm_text_stream_push(struct fm_text_stream *stream, uint32_t token, const char **text,
+			size_t *len);
 /* No more tokens: what was held back becomes visible. */
 int fm_text_stream_finish(struct fm_text_stream *stream, const char **text, size_t *len);
 

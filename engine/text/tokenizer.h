@@ -26,7 +26,8 @@ struct fm_tokens { /* owned by the caller: fm_tokens_free() */
 /*
  * Encodes @len bytes of UTF-8. With @parse_special, control tokens written out in the text
  * (<|im_start|>) become their ids; without, they are plain text (user input cannot forge roles).
- * With @add_bos, the file's add_bos_token is honoured. FM_ERR_INVALID names the offset of bad UTF-8.
+ * With @add_bos, the file's add_bos_token is honoured. FM_ERR_INVALID names the offset of bad
+ * UTF-8.
  */
 int fm_tokenizer_encode(const struct fm_tokenizer *tokenizer, const char *text, size_t len,
 			bool parse_special, bool add_bos, struct fm_tokens *out);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * JSON of the worker protocol (see protocol.h and Documentation/worker-protocol.md).
+ * JSON of the worker protocol (see protocol.h and Documentation/worker-protocol.md). Calls jansson.
+ * Invariant: fm_worker_message_free() frees what a line left, whether it was taken or refused.
  */
 #include <stdio.h>
 #include <stdlib.h>

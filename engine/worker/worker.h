@@ -20,7 +20,4 @@ struct fm_worker_options {
 /* Serves until stop_fd becomes readable, or (without listen) the front end hangs up. */
 int fm_worker_run(const struct fm_worker_options *options);
 
-/* fabric-engine worker … */
-int fm_worker_main(int argc, char **argv);
-
 #endif

@@ -58,7 +58,8 @@ static inline size_t fm_packed_factors_at(enum fm_format format, size_t index)
 {
 	size_t each = (fm_formats[format].factors + fm_formats[format].has_minimum) * FM_LANES;
 
-	return (fm_formats[format].has_minimum ? 2 : 1) * FM_LANES * sizeof(uint16_t) + index * each;
+	return (fm_formats[format].has_minimum ? 2 : 1) * FM_LANES * sizeof(uint16_t) +
+	       index * each;
 }
 
 static inline size_t fm_packed_body_bytes(enum fm_format format)

@@ -35,8 +35,8 @@ enum fabricmgr_block_state {
  * region, sequentially consistent fence, load the word again; changed: store region 0 and retry.
  * Dropping it: store-release region 0. All of these are releases since the scan acquires each word:
  * one word of a later lease in the entry tells that the reads under the earlier one are over.
- * Evicting: store EVICTING, sequentially consistent fence, scan every table; a victim that is leased
- * gets its old word back. The two fences make it impossible that both sides miss each other.
+ * Evicting: store EVICTING, sequentially consistent fence, scan every table; a victim that is
+ * leased gets its old word back. The two fences make it impossible that both sides miss each other.
  */
 struct fabricmgr_lease {
 	__u32 region;

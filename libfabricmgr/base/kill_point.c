@@ -78,6 +78,7 @@ void fm_kill_point(struct fm_kill_site *site)
 	}
 	atomic_fetch_add_explicit(&step->passes, 1, memory_order_relaxed);
 	armed = atomic_load_explicit(&step->armed, memory_order_relaxed);
+	/* Of two threads that pass, one takes each number down; nothing else is ordered by it. */
 	while (armed && !atomic_compare_exchange_weak(&step->armed, &armed, armed - 1))
 		;
 	if (armed != 1)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The one logger: whole lines to standard error. Any layer may call it; it calls nothing above libc.
+ * The one logger: whole lines to standard error. Any layer may call it; it calls nothing above
+ * libc.
  * Invariant: a line is written by a single write(2), so lines of several threads never mix.
  */
 #include <errno.h>

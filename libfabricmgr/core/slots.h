@@ -13,6 +13,8 @@
 #include "base/limits.h"
 #include "core/index.h"
 
+_Static_assert(FM_CHUNK_BYTES == FABRICMGR_CHUNK_BYTES, "one size for all sides");
+
 struct fm_chunk_ops {
 	/* Backs chunk @chunk of @region with memory: 0 or FM_ERR_NO_MEMORY. */
 	int (*populate)(void *context, uint32_t region, uint32_t chunk);

@@ -3,8 +3,8 @@
  * libfabricmgr: the client's view of a node's KV pool.
  *
  * A program attaches to the daemon (or to a pool embedded in its own process), computes keys from
- * tokens, maps sealed blocks under leases and reads them in place, and stages new blocks, fills them
- * in place and seals them. No block's bytes ever pass through a socket.
+ * tokens, maps sealed blocks under leases and reads them in place, and stages new blocks, fills
+ * them in place and seals them. No block's bytes ever pass through a socket.
  *
  * Errors: functions return 0 (or a count, where said) or a negative enum fm_err; fm_error_detail()
  * then holds a sentence that names the thing, the cause and the remedy (per thread, until that
@@ -58,8 +58,8 @@ FM_API const char *fm_version(void);
 
 enum fm_log_level { FM_LOG_ERROR = 3, FM_LOG_WARNING = 4, FM_LOG_INFO = 6, FM_LOG_DEBUG = 7 };
 
-/* Lines to standard error: "<program>: <message>"; level from FABRICMGR_LOG=error|warning|info|debug
- * (default info) or fm_log_set_level(). Never log prompts, keys of tenants or secrets. */
+/* Lines to standard error: "<program>: <message>"; level from FABRICMGR_LOG (error, warning, info,
+ * debug; default info) or fm_log_set_level(). Never log prompts, keys of tenants or secrets. */
 FM_API void fm_log(enum fm_log_level level, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 FM_API void fm_log_set_level(enum fm_log_level level);
@@ -112,9 +112,10 @@ FM_API size_t fm_layout_block_bytes(const struct fm_layout *layout);
 
 /*
  * Keys of the full blocks of a token sequence: D[i] = SHA-256(D[i-1] || tokens as little-endian u32
- * || extras), K[i] = D[i][0..15], D[-1] = @parent (the namespace, or the digest of the block before).
- * @extras: length-prefixed typed extras, already encoded; NULL and 0 for none. Writes @n_blocks keys,
- * and the last digest to @last when it is not NULL. @tokens holds n_blocks * tokens_per_block ids.
+ * || extras), K[i] = D[i][0..15], D[-1] = @parent (the namespace, or the digest of the block
+ * before). @extras: length-prefixed typed extras, already encoded; NULL and 0 for none. Writes
+ * @n_blocks keys, and the last digest to @last when it is not NULL. @tokens holds n_blocks *
+ * tokens_per_block ids.
  */
 FM_API int fm_chain_keys(const struct fm_digest *parent, const uint32_t *tokens, size_t n_blocks,
 			 uint32_t tokens_per_block, const void *extras, size_t extras_len,
@@ -134,7 +135,7 @@ struct fm_attach_options {
 	const char *socket;	/* NULL: $FABRICMGR_SOCKET, else /run/fabricmgr/pool.sock */
 	int fd;			/* a connected socket from fm_server_connect(), or -1 */
 	uint32_t leases;	/* size of the lease table; 0: 4096 */
-	const char *name;	/* what the daemon shows for this client; NULL: the program's name */
+	const char *name;	/* what the daemon shows for it; NULL: the program's name */
 	uint64_t deadline_ns;	/* how long to wait for the daemon, relative; 0: 5 s */
 };
 
@@ -188,10 +189,10 @@ FM_API uint32_t fm_pool_client_id(const struct fm_pool *pool);
  * makes no system call. */
 FM_API int64_t fm_pool_match(struct fm_pool *pool, const struct fm_key *keys, size_t n);
 
-/* Leases the leading blocks of the chain that are present; returns how many (0..n), each to be given
- * to fm_block_release() once, or a negative error with none leased. Until then their bytes neither
- * move nor change, even after the daemon died. No system call, except the first time that memory of
- * a new region is met. FM_ERR_LIMIT: the lease table is full. */
+/* Leases the leading blocks of the chain that are present; returns how many (0..n), each to be
+ * given to fm_block_release() once, or a negative error with none leased. Until then their bytes
+ * neither move nor change, even after the daemon died. No system call, except the first time that
+ * memory of a new region is met. FM_ERR_LIMIT: the lease table is full. */
 FM_API int64_t fm_pool_acquire(struct fm_pool *pool, const struct fm_key *keys, size_t n,
 			       struct fm_block *blocks);
 FM_API void fm_block_release(struct fm_pool *pool, struct fm_block *blocks, size_t n);
@@ -215,8 +216,8 @@ struct fm_seal {
 
 /*
  * Publishes filled blocks: computes each CRC32C, makes the block visible and immutable, and turns
- * the hold on it into a lease. @ns names the namespace in the header. Returns 0 when every result is
- * 0, else the first failure; each result says what became of its block.
+ * the hold on it into a lease. @ns names the namespace in the header. Returns 0 when every result
+ * is 0, else the first failure; each result says what became of its block.
  */
 FM_API int fm_block_seal(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
 			 size_t n);
@@ -227,7 +228,8 @@ FM_API void fm_block_discard(struct fm_pool *pool, struct fm_block *blocks, size
 /*
  * Hand-over of a staged block (a tail that has no key) to another client of the same tenant:
  * fm_block_offer() gives it up and returns a private id; whoever presents the id adopts it, once,
- * as a staged block of its own. Not adopted within 30 s, nobody left, or the pool full: it is freed.
+ * as a staged block of its own. Not adopted within 30 s, nobody left, or the pool full: it is
+ * freed.
  */
 FM_API int fm_block_offer(struct fm_pool *pool, struct fm_block *block, struct fm_key *id);
 FM_API int fm_block_adopt(struct fm_pool *pool, const struct fm_key *id, struct fm_block *out);
@@ -257,12 +259,16 @@ FM_API int64_t fm_pool_clients(struct fm_pool *pool, struct fm_client_info *out,
 
 struct fm_server;
 
+/* What a pool is made of; a block is at most that long. */
+#define FM_CHUNK_BYTES	   (4u << 20)
+#define FM_POOL_BYTES_MIN  (2ull * FM_CHUNK_BYTES)
+
 struct fm_server_options {
 	uint32_t size;		  /* sizeof(struct fm_server_options) */
 	uint32_t flags;
-	uint64_t pool_bytes;	  /* rounded down to whole chunks; at least two chunks */
+	uint64_t pool_bytes;	  /* rounded down to whole chunks; at least FM_POOL_BYTES_MIN */
 	uint32_t entries_max;	  /* 0: from pool_bytes, at 64 KiB a block */
-	const char *socket;	  /* listen here (mode 0600 unless socket_mode); NULL: do not listen */
+	const char *socket;	  /* listen here; NULL: do not listen */
 	uint32_t socket_mode;	  /* 0: 0600 */
 	const char *policy;	  /* NULL: "lru" */
 	const char *memory;	  /* NULL: best; else "hugetlb" (fail without) or "memfd" */

@@ -2,7 +2,8 @@
 /*
  * Places where the crash tests kill a process: FM_KILL_POINT("seal: submitted") names a step of a
  * protocol. And the faults that these tests must notice: FM_FAULT("name") is true where
- * FABRICMGR_FAULT names it. Any layer may use both; they are not part of the library's interface and not installed.
+ * FABRICMGR_FAULT names it. Any layer may use both; they are not part of the library's interface
+ * and not installed.
  * Invariant: without FM_KILL_POINTS (only VARIANT=kill defines it) they are no code at all.
  */
 #ifndef FABRICMGR_KILL_POINT_H

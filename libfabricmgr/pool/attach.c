@@ -239,6 +239,7 @@ char *fm_pool_map(struct fm_pool *pool, uint32_t region, bool is_writable)
 {
 	struct fm_mapping *mapping = &pool->mappings[region];
 	_Atomic(char *) *where = is_writable ? &mapping->writable : &mapping->readable;
+	/* Acquire: pairs with the release in map_region(). */
 	char *memory = atomic_load_explicit(where, memory_order_acquire);
 
 	if (memory)

@@ -223,7 +223,7 @@ static int check_options(struct fm_server *server, const struct fm_server_option
 	if (!options || options->size < sizeof(*options) || options->flags)
 		return fm_fail(FM_ERR_INVALID, "fm_server_options: size or flags are not of this "
 					       "version");
-	if (options->pool_bytes / FABRICMGR_CHUNK_BYTES < 2)
+	if (options->pool_bytes < FM_POOL_BYTES_MIN)
 		return fm_fail(FM_ERR_INVALID, "a pool of %llu bytes: it needs two chunks of %u",
 			       (unsigned long long)options->pool_bytes, FABRICMGR_CHUNK_BYTES);
 	if (options->pool_bytes / FABRICMGR_CHUNK_BYTES > FM_CHUNKS_MAX)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The undisturbed run that others are compared with (see lone_run.h). */
+/* The undisturbed run that others are compared with (see lone_run.h). For tests only. */
 #include <stdlib.h>
 #include <string.h>
 

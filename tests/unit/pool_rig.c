@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A pool server on a thread (see pool_rig.h). */
+/* A pool server on a thread (see pool_rig.h). For tests only. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

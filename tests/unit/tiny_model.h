@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes a small GGUF model with random weights, for tests that need a model but not a good one. */
+/* Writes a small GGUF model with random weights, for tests that need a model but not a good one.
+ * The same shape gives the same file. */
 #ifndef FM_TESTS_TINY_MODEL_H
 #define FM_TESTS_TINY_MODEL_H
 

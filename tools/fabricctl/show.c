@@ -104,7 +104,8 @@ int ctl_status(struct ctl *ctl)
 	printf("%-12s %s of %s (%.1f %%)\n", "memory", ctl_bytes(info.used_bytes, used),
 	       ctl_bytes(info.total_bytes, total),
 	       100.0 * (double)info.used_bytes / (double)info.total_bytes);
-	printf("%-12s %llu sealed, %llu staging (%llu of them on offer), %llu quarantine; at most %llu\n",
+	printf("%-12s %llu sealed, %llu staging (%llu of them on offer), %llu quarantine; "
+	       "at most %llu\n",
 	       "blocks", (unsigned long long)info.blocks_sealed,
 	       (unsigned long long)info.blocks_staging, (unsigned long long)info.blocks_offered,
 	       (unsigned long long)info.blocks_quarantine, (unsigned long long)info.entries_max);

@@ -16,12 +16,10 @@
 
 #include <fabricmgr.h>
 
-#include "../../kmod/uapi/fabricmgr.h"
 #include "command_line.h"
 
 #define DEFAULT_SOCKET	"/run/fabricmgr/pool.sock"
 #define DEFAULT_SIZE	(512ull << 20)
-#define POOL_BYTES_MIN	(2ull * FABRICMGR_CHUNK_BYTES)
 #define SOCKET_PATH_MAX (sizeof(((struct sockaddr_un *)0)->sun_path) - 1)
 
 static struct fm_server *server;
@@ -96,9 +94,9 @@ static int serve(const struct fm_server_options *options, int ready_fd)
 	       reason);
 	/* As it is held, in whole chunks, which may be less than was asked for. */
 	fm_log(FM_LOG_INFO, "size: %llu MiB in chunks of %u MiB",
-	       (unsigned long long)(options->pool_bytes / FABRICMGR_CHUNK_BYTES *
-				    (FABRICMGR_CHUNK_BYTES >> 20)),
-	       FABRICMGR_CHUNK_BYTES >> 20);
+	       (unsigned long long)(options->pool_bytes / FM_CHUNK_BYTES *
+				    (FM_CHUNK_BYTES >> 20)),
+	       FM_CHUNK_BYTES >> 20);
 	fm_log(FM_LOG_INFO, "socket: %s", options->socket);
 	fm_log(FM_LOG_INFO, "ready");
 	if (ready_fd >= 0) {
@@ -135,7 +133,7 @@ static int take(void *arg, int flag, const char *value)
 	case MODE:
 		return fm_parse_octal("--socket-mode", value, 1, 0777, &options->socket_mode);
 	case SIZE:
-		return fm_parse_bytes("--size", value, POOL_BYTES_MIN, &options->pool_bytes);
+		return fm_parse_bytes("--size", value, FM_POOL_BYTES_MIN, &options->pool_bytes);
 	case MEMORY:
 		options->memory = value;
 		return fm_parse_name("--memory", value, rungs, 3, &name);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * `fabric-engine worker`: flags to fm_worker_run().
+ * `fabric-engine worker`: flags to fm_worker_run(). Loads model and tokenizer, then serves until
+ * SIGINT or SIGTERM.
  */
 #include <stdio.h>
 
@@ -10,6 +11,7 @@
 #include "text/tokenizer.h"
 #include "worker/address.h"
 #include "worker/worker.h"
+#include "worker_command.h"
 
 struct command_line {
 	struct fm_engine_flags flags;
