@@ -11,9 +11,10 @@ import time
 
 sys.dont_write_bytecode = True
 
-from suites import common, fuzz, kills, model, process, unit  # noqa: E402
+from suites import common, fuzz, house, kills, model, process, unit  # noqa: E402
 
 SUITES = {
+    "house": house.house,
     "unit": unit.release,
     "asan": unit.asan,
     "clang": unit.clang,
