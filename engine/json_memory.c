@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * jansson's allocator: malloc, a note of each failure, and while a text is read a reserve from which
- * the failed are served, so that jansson never meets a failure in the middle of a text (see
+ * jansson's allocator: malloc, a note of each failure, and while a text is read a reserve from
+ * which the failed are served, so that jansson never meets a failure in the middle of a text (see
  * json_memory.h). Calls libc only. Invariant: what was served from a reserve ends with the reading.
  */
 #include <jansson.h>

@@ -15,8 +15,9 @@
 /* True when an allocation of jansson failed on this thread since it was asked last: then what was
  * composed or parsed since is not complete, and must not be used. */
 bool fm_json_was_short(void);
-/* json_loadb(), safe without memory: jansson 2.14 forgets a byte of a string whose buffer cannot grow,
- * and when that byte is the closing quote, writes on behind it. NULL also when it was short. */
+/* json_loadb(), safe without memory: jansson 2.14 forgets a byte of a string whose buffer cannot
+ * grow, and when that byte is the closing quote, writes on behind it. NULL also when it was
+ * short. */
 json_t *fm_json_load(const char *text, size_t len, size_t flags, json_error_t *error);
 /* Says so for memory that a part of the composition wanted from elsewhere. */
 void fm_json_be_short(void);

@@ -88,12 +88,12 @@ struct fm_tile {
 /* ---- attention ---------------------------------------------------------------------------- */
 
 /* The query heads that share a KV head, of tokens next to each other in one sequence and one KV
- * block. A block's bytes at key_offset hold that head's keys of one layer, [token][dim], elements of
- * half or float; likewise its values. */
+ * block. A block's bytes at key_offset hold that head's keys of one layer, [token][dim], elements
+ * of half or float; likewise its values. */
 struct fm_attention {
 	uint32_t n_heads, head_dim; /* head_dim: a multiple of 32, at most FM_ATTENTION_HEAD_MAX */
 	uint32_t position;	    /* of the first token, which attends to 0..position */
-	uint32_t n_tokens;	    /* position % FM_ATTENTION_TOKENS + n_tokens <= FM_ATTENTION_TOKENS */
+	uint32_t n_tokens;	    /* all in one block: of FM_ATTENTION_TOKENS positions */
 	size_t stride;		    /* floats from one token's q, or out, to the next one's */
 	bool is_half;
 	float scale;

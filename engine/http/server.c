@@ -56,7 +56,7 @@ struct route {
 /* ---- answers ------------------------------------------------------------------------------ */
 
 #define SHORT_OF_MEMORY                                                                            \
-	"{\"error\":{\"message\":\"the server is out of memory\",\"type\":\"server_error\","              \
+	"{\"error\":{\"message\":\"the server is out of memory\",\"type\":\"server_error\","       \
 	"\"param\":null,\"code\":null}}"
 
 /* 503 without an allocation of ours. */

@@ -141,7 +141,8 @@ short fm_worker_link_events(const struct fm_worker_link *link)
 {
 	if (link->state == FM_LINK_CONNECTING)
 		return POLLOUT;
-	return (short)((link->short_tries ? 0 : POLLIN) | (link->out.len > link->out_sent ? POLLOUT : 0));
+	return (short)((link->short_tries ? 0 : POLLIN) |
+		       (link->out.len > link->out_sent ? POLLOUT : 0));
 }
 
 /* ---- bytes and lines ---------------------------------------------------------------------- */

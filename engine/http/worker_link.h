@@ -57,10 +57,11 @@ void fm_worker_link_close(struct fm_worker_link *link, uint64_t now, uint64_t pa
 short fm_worker_link_events(const struct fm_worker_link *link);
 /* Sends and receives what can be. Negative: the connection is over (detail set); close it. */
 int fm_worker_link_io(struct fm_worker_link *link, short events, uint64_t now);
-/* The next whole line as JSON (new reference): 1, 0 when there is none, or negative as above. 0 with
- * short_tries set: there was no memory to read it; ask again in FM_WORKER_SHORT_NS. */
+/* The next whole line as JSON (new reference): 1, 0 when there is none, or negative as above. 0
+ * with short_tries set: there was no memory to read it; ask again in FM_WORKER_SHORT_NS. */
 int fm_worker_link_next(struct fm_worker_link *link, json_t **out);
-/* Queues a message. Takes over @message. FM_ERR_NO_MEMORY: it was not, the connection is as before. */
+/* Queues a message. Takes over @message. FM_ERR_NO_MEMORY: it was not, the connection is as
+ * before. */
 int fm_worker_link_send(struct fm_worker_link *link, json_t *message);
 /* Queues the end of a request, without memory of jansson. */
 int fm_worker_link_cancel(struct fm_worker_link *link, uint64_t id);

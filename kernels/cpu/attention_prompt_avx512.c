@@ -164,7 +164,8 @@ INLINE void load_tile(struct prompt *prompt, bool is_half, const struct fm_atten
 	const uint8_t *block = attention->blocks[tile];
 
 	for (size_t i = 0; i < FM_ATTENTION_TOKENS * HEAD_DIM; i += FM_LANES) {
-		_mm512_store_ps(prompt->keys[0] + i, load(block + attention->key_offset, is_half, i));
+		_mm512_store_ps(prompt->keys[0] + i,
+				load(block + attention->key_offset, is_half, i));
 		_mm512_store_ps(prompt->tile_values[0] + i,
 				load(block + attention->value_offset, is_half, i));
 	}
@@ -197,7 +198,8 @@ INLINE void take_last_tile(struct prompt *prompt, float scale)
 		for (int key = 0; key < FM_ATTENTION_TOKENS; key++)
 			scores[key] = _mm512_mask_mov_ps(
 				_mm512_set1_ps(-INFINITY),
-				_mm512_cmpgt_epi32_mask(prompt->ends[group], _mm512_set1_epi32(key)),
+				_mm512_cmpgt_epi32_mask(prompt->ends[group],
+							_mm512_set1_epi32(key)),
 				scores[key]);
 		_mm512_store_ps(rescale, weigh(prompt, group, scores));
 		_mm512_store_si512(ends, prompt->ends[group]);

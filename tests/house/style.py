@@ -32,7 +32,7 @@ def check_shape(path, text):
         yield f"{path}:{LINES_MAX}: {len(lines)} lines, at most {LINES_MAX}"
     start = None
     for number, line in enumerate(lines, 1):
-        if len(line.expandtabs(8)) > COLUMNS_MAX and not line.startswith("// FUZZ_"):
+        if len(line.expandtabs(8)) > COLUMNS_MAX and "FUZZ_SOURCES:" not in line:
             yield f"{path}:{number}: {len(line.expandtabs(8))} columns, at most {COLUMNS_MAX}"
         if line != line.rstrip():
             yield f"{path}:{number}: blanks at the end of the line"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Preloaded into a program, lets its n-th allocation fail. The file named by $FABRICMGR_FAIL_ALLOC is
- * mapped by program and test alike: the test writes the number, the program what became of it.
+ * Preloaded into a program, lets its n-th allocation fail. The file named by $FABRICMGR_FAIL_ALLOC
+ * is mapped by program and test alike: the test writes the number, the program what became of it.
  * Counted are malloc, calloc, realloc, aligned_alloc, posix_memalign, and mmap, memfd_create and
  * ftruncate, that is whatever returns ENOMEM. Invariant: unarmed, everything is as without it.
  */
@@ -120,7 +120,8 @@ void *realloc(void *old, size_t bytes)
 {
 	if (must_fail())
 		return NULL;
-	return __interceptor_realloc ? __interceptor_realloc(old, bytes) : __libc_realloc(old, bytes);
+	return __interceptor_realloc ? __interceptor_realloc(old, bytes)
+				     : __libc_realloc(old, bytes);
 }
 
 void *aligned_alloc(size_t alignment, size_t bytes)
