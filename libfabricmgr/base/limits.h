@@ -46,6 +46,9 @@
 /* How often a reader looks again at a block whose word changed under it before it is a miss. */
 #define FM_ACQUIRE_RETRIES 256u
 
+/* How often removed blocks that were held are looked at again: a lease ends without a word. */
+#define FM_REMOVED_RETRY_NS (10 * FM_NS_PER_MS)
+
 /* Staged blocks offered and not yet adopted, over all clients: looked through one by one. */
 #define FM_OFFERS_MAX 1024u
 

@@ -12,7 +12,7 @@
 #define NONE FM_NO_ENTRY
 
 /* Marks every block that a live lease names. Tables belong to clients: every value is checked. */
-static void scan_leases(struct fm_store *store)
+void fm_store_scan_leases(struct fm_store *store)
 {
 	store->scan++;
 	for (const struct fm_owner *owner = store->owners; owner; owner = owner->next) {
@@ -110,7 +110,7 @@ static uint32_t sacrifice(struct fm_store *store, uint32_t n)
 	FM_KILL_POINT("evict: marked, not scanned");
 	/* Pairs with the fence in fm_lease_take(): a lease that the scan misses saw EVICTING. */
 	fm_fence();
-	scan_leases(store);
+	fm_store_scan_leases(store);
 	FM_KILL_POINT("evict: scanned, not freed");
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t entry = store->victims[i];
@@ -187,7 +187,7 @@ uint32_t fm_store_evict(struct fm_store *store, uint32_t region, uint32_t pages)
 	uint32_t own = store->policy->next(store->policy_state, list, NONE);
 	uint32_t at = store->slots.oldest, freed;
 
-	scan_leases(store);
+	fm_store_scan_leases(store);
 	while (at != NONE && !is_other(&store->slots.chunks[at], region, pages))
 		at = store->slots.chunks[at].newer;
 	/* Another class gives a chunk when even the newest block in it is older than our oldest, or

@@ -11,6 +11,9 @@
  * many blocks were freed, 0 when nothing that helps may go. */
 uint32_t fm_store_evict(struct fm_store *store, uint32_t region, uint32_t pages);
 
+/* Marks every block that a live lease names: node.leased == store->scan. */
+void fm_store_scan_leases(struct fm_store *store);
+
 /* Takes a sealed block out of index, policy and chain, and frees it. */
 void fm_store_free_sealed(struct fm_store *store, uint32_t entry);
 

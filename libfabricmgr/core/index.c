@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/crc32c.h"
+#include "base/limits.h"
 #include "core/index.h"
 
 static uint32_t buckets_for(uint32_t entries_max)
@@ -102,9 +103,10 @@ uint32_t fm_index_find(const struct fm_index *index, const struct fm_key *key, u
 	place = place_of(index, wanted);
 	for (uint32_t side = 0; side < 2; side++) {
 		struct fm_bucket *bucket = &index->buckets[place.bucket[side]];
+		uint32_t again = 0;
 
 		for (uint32_t i = 0; i < FM_BUCKET_SLOTS; i++) {
-			/* Acquire: pairs with the release in fm_index_insert(). */
+			/* Acquire: pairs with the release in change_slot() and insert. */
 			uint64_t slot = fm_load_acquire(&bucket->slots[i]);
 			struct fm_entry *entry;
 			uint32_t state;
@@ -123,6 +125,10 @@ uint32_t fm_index_find(const struct fm_index *index, const struct fm_key *key, u
 			    fm_load_relaxed(&entry->key[0]) == wanted[0] &&
 			    fm_load_relaxed(&entry->key[1]) == wanted[1])
 				return FM_LOW(slot) - 1;
+			/* Replaced after we read the slot, and freed already: look again. */
+			if (fm_load_acquire(&bucket->slots[i]) != slot &&
+			    again++ < FM_ACQUIRE_RETRIES)
+				i--;
 		}
 	}
 	return FM_NO_ENTRY;
@@ -154,16 +160,29 @@ int fm_index_insert(struct fm_index *index, uint32_t entry)
 	return 0;
 }
 
-void fm_index_remove(struct fm_index *index, uint32_t entry)
+/* The slot that names @old gets @entry; NONE: nothing. */
+static void change_slot(struct fm_index *index, uint32_t old, uint32_t entry)
 {
-	struct place place = place_of(index, index->entries[entry].key);
-	uint64_t wanted = FM_PAIR(place.tag, entry + 1);
+	struct place place = place_of(index, index->entries[old].key);
+	uint64_t wanted = FM_PAIR(place.tag, old + 1);
+	uint64_t value = entry == FM_NO_ENTRY ? 0 : FM_PAIR(place.tag, entry + 1);
 
 	/* Release: pairs with the acquire in fm_index_find(), as every store of a slot does. */
 	for (uint32_t side = 0; side < 2; side++)
 		for (uint32_t i = 0; i < FM_BUCKET_SLOTS; i++)
 			if (index->buckets[place.bucket[side]].slots[i] == wanted)
-				fm_store_release(&index->buckets[place.bucket[side]].slots[i], 0);
+				fm_store_release(&index->buckets[place.bucket[side]].slots[i],
+						 value);
+}
+
+void fm_index_remove(struct fm_index *index, uint32_t entry)
+{
+	change_slot(index, entry, FM_NO_ENTRY);
+}
+
+void fm_index_replace(struct fm_index *index, uint32_t old, uint32_t entry)
+{
+	change_slot(index, old, entry);
 }
 
 void fm_header_write(struct fm_header *table, uint32_t entry, struct fm_header header)

@@ -84,6 +84,8 @@ uint32_t fm_index_find(const struct fm_index *index, const struct fm_key *key, u
 /* Writer only. @entry's key is set. FM_ERR_LIMIT when both buckets are full. */
 int fm_index_insert(struct fm_index *index, uint32_t entry);
 void fm_index_remove(struct fm_index *index, uint32_t entry);
+/* @entry, which has the same key, is found in the place of @old from one moment to the next. */
+void fm_index_replace(struct fm_index *index, uint32_t old, uint32_t entry);
 
 /* Relaxed: the caller holds a lease, or fences and looks at the word again (fm_pool_walk()). */
 static inline void fm_key_load(const uint64_t from[2], struct fm_key *key)

@@ -20,11 +20,13 @@ enum fm_op {
 	FM_OP_OFFER = 4,
 	FM_OP_ADOPT = 5,
 	FM_OP_TOUCH = 6, /* no completion, never wakes the daemon, may be dropped */
+	FM_OP_REMOVE = 7,
+	FM_OP_INVALIDATE = 8,
 };
 
 struct fm_submission {
 	uint32_t op;
-	uint32_t flags; /* 0 */
+	uint32_t flags; /* 0; SEAL: FM_SEAL_… */
 	uint64_t tag;	/* comes back in the completion */
 	struct fm_key key;
 	struct fm_key parent;
@@ -44,7 +46,7 @@ struct fm_completion {
 	uint32_t region, chunk, slot;
 	uint64_t length;
 	struct fm_key key; /* OFFER: the private id */
-	uint32_t origin;
+	uint32_t origin;   /* INVALIDATE: how many */
 	uint32_t reserved;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Life of a block: stage, seal, discard, offer, adopt, touch, expire. Eviction is in evict.c.
+ * Life of a block: stage, seal, remove, discard, offer, adopt, touch, expire. Eviction is in evict.c.
  * Called by the daemon's thread only; pure. Invariant: a word is stored with release after the
  * fields that its state promises.
  */
@@ -42,7 +42,7 @@ int fm_store_create(struct fm_store *store, void *index, size_t index_bytes,
 	for (uint32_t i = 0; i < entries; i++)
 		store->free_entries[i] = entries - 1 - i;
 	store->free_count = entries;
-	store->offers_head = store->quarantine_head = NONE;
+	store->offers_head = store->quarantine_head = store->removed_head = NONE;
 	store->next_generation = entries; /* fm_index_format() used those below */
 	return 0;
 }
@@ -239,6 +239,8 @@ int fm_store_stage(struct fm_store *store, struct fm_owner *owner, uint64_t leng
 		err = stage_entry(store, owner, length, entry);
 		if (err != FM_ERR_POOL_FULL)
 			return err;
+		if (fm_store_free_removed(store))
+			continue;
 		/* Each round frees at least one block, so this ends. */
 		if (!fm_store_evict(store, owner->region, fm_slots_pages(length)) &&
 		    !drop_oldest_offer(store, owner->region, fm_slots_pages(length)))
@@ -270,16 +272,19 @@ static void link_parent(struct fm_store *store, uint32_t entry, uint32_t parent)
 	above->first_child = entry;
 }
 
+static void retire(struct fm_store *store, uint32_t entry);
+
 int fm_store_seal(struct fm_store *store, struct fm_owner *owner, const struct fm_store_seal *seal)
 {
 	struct fm_entry *e;
-	uint32_t parent = NONE;
+	uint32_t parent = NONE, old;
 	uint64_t word;
-	int err;
+	int err = 0;
 
 	if (!is_staged_by(store, owner, seal->entry, seal->generation))
 		return not_staged(seal->entry);
-	if (fm_index_find(&store->index, &seal->key, &word) != NONE) {
+	old = fm_index_find(&store->index, &seal->key, &word);
+	if (old != NONE && !seal->replaces) {
 		store->counters.duplicates++;
 		return FM_ERR_EXISTS;
 	}
@@ -287,7 +292,8 @@ int fm_store_seal(struct fm_store *store, struct fm_owner *owner, const struct f
 		parent = fm_index_find(&store->index, seal->parent, &word);
 	e = &store->index.entries[seal->entry];
 	fm_key_store(e->key, &seal->key);
-	err = fm_index_insert(&store->index, seal->entry);
+	if (old == NONE)
+		err = fm_index_insert(&store->index, seal->entry);
 	if (err) {
 		fm_key_store(e->key, &(struct fm_key){{0}});
 		return err;
@@ -323,14 +329,18 @@ int fm_store_seal(struct fm_store *store, struct fm_owner *owner, const struct f
 	store->counters.staging--;
 	store->counters.sealed++;
 	store->counters.seals++;
+	if (old != NONE) {
+		fm_index_replace(&store->index, old, seal->entry);
+		retire(store, old);
+	}
 	return 0;
 }
 
-void fm_store_free_sealed(struct fm_store *store, uint32_t entry)
+/* A sealed block leaves policy and chain. */
+static void unlink_sealed(struct fm_store *store, uint32_t entry)
 {
 	struct fm_node *node = &store->nodes[entry];
 
-	fm_index_remove(&store->index, entry);
 	store->policy->remove(
 		store->policy_state,
 		fm_slots_class(FM_HIGH(store->index.entries[entry].place), node->pages), entry);
@@ -340,9 +350,95 @@ void fm_store_free_sealed(struct fm_store *store, uint32_t entry)
 		store->nodes[node->parent].first_child = node->next_sibling;
 	if (node->next_sibling != NONE)
 		store->nodes[node->next_sibling].prev_sibling = node->prev_sibling;
+}
+
+void fm_store_free_sealed(struct fm_store *store, uint32_t entry)
+{
+	fm_index_remove(&store->index, entry);
+	unlink_sealed(store, entry);
 	entry_free(store, entry);
 	store->counters.sealed--;
 	store->counters.evictions++;
+}
+
+/* ---- removal ---- */
+
+/*
+ * A sealed block that is not in the index any more: freed once no lease holds it. Its children, out
+ * of reach now, stay until they are evicted as the heads of chains of their own.
+ */
+static void retire(struct fm_store *store, uint32_t entry)
+{
+	struct fm_node *node = &store->nodes[entry];
+	uint32_t child, next;
+
+	unlink_sealed(store, entry);
+	for (child = node->first_child; child != NONE; child = next) {
+		next = store->nodes[child].next_sibling;
+		store->nodes[child].parent = NONE;
+		store->nodes[child].prev_sibling = store->nodes[child].next_sibling = NONE;
+	}
+	node->first_child = NONE;
+	/* Readers that found it before take no lease any more; see fm_store_free_removed(). */
+	set_state(store, entry, FABRICMGR_BLOCK_EVICTING);
+	list_push(store, &store->removed_head, entry);
+	store->counters.sealed--;
+	store->counters.removed++;
+	if (++store->removed_fresh >= FM_EVICT_BATCH)
+		fm_store_free_removed(store);
+}
+
+uint32_t fm_store_free_removed(struct fm_store *store)
+{
+	uint32_t freed = 0, entry, after;
+
+	store->removed_fresh = 0;
+	if (store->removed_head == NONE)
+		return 0;
+	/* Pairs with the fence in fm_lease_take(): a lease that the scan misses saw EVICTING. */
+	fm_fence();
+	fm_store_scan_leases(store);
+	for (entry = store->removed_head; entry != NONE; entry = after) {
+		after = store->nodes[entry].next;
+		if (store->nodes[entry].leased == store->scan)
+			continue;
+		list_remove(store, &store->removed_head, entry);
+		entry_free(store, entry);
+		store->counters.removed--;
+		freed++;
+	}
+	return freed;
+}
+
+int fm_store_remove(struct fm_store *store, const struct fm_key *key)
+{
+	uint64_t word;
+	uint32_t entry = fm_index_find(&store->index, key, &word);
+
+	if (entry == NONE)
+		return FM_ERR_NOT_FOUND;
+	fm_index_remove(&store->index, entry);
+	retire(store, entry);
+	return 0;
+}
+
+uint32_t fm_store_invalidate(struct fm_store *store, const uint8_t *ns)
+{
+	uint32_t n = 0;
+
+	for (uint32_t entry = 0; entry < store->index.entries_max; entry++) {
+		uint64_t word = store->index.entries[entry].word, found;
+		struct fm_key key;
+
+		if (FABRICMGR_WORD_STATE(word) != FABRICMGR_BLOCK_SEALED ||
+		    memcmp(store->headers[entry].ns, ns, sizeof(store->headers[entry].ns)))
+			continue;
+		fm_key_load(store->index.entries[entry].key, &key);
+		if (fm_index_find(&store->index, &key, &found) == entry &&
+		    !fm_store_remove(store, &key))
+			n++;
+	}
+	return n;
 }
 
 int fm_store_discard(struct fm_store *store, struct fm_owner *owner, uint32_t entry,
@@ -436,6 +532,18 @@ uint64_t fm_store_expire(struct fm_store *store, uint64_t now)
 			next = store->nodes[entry].expires;
 		}
 	}
+	if (store->removed_head != NONE) {
+		if (!store->removed_at)
+			store->removed_at = now + FM_REMOVED_RETRY_NS;
+		if (store->removed_at <= now) {
+			fm_store_free_removed(store);
+			store->removed_at = now + FM_REMOVED_RETRY_NS;
+		}
+	}
+	if (store->removed_head == NONE)
+		store->removed_at = 0;
+	else if (store->removed_at < next)
+		next = store->removed_at;
 	for (entry = store->quarantine_head; entry != NONE; entry = after) {
 		after = store->nodes[entry].next;
 		if (store->nodes[entry].expires <= now) {

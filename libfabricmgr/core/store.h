@@ -3,8 +3,8 @@
  * The pool's state machine: entries through their life (staging, sealed, evicting, quarantine,
  * free), over the index, the slot allocator and the policy. Only the daemon's thread calls it.
  * Pure: memory, time and random ids are handed in. Invariant: an entry that is not FREE has exactly
- * one slot, and is in exactly one of: its owner's staged list, the offers, the quarantine, a policy
- * list.
+ * one slot, and is in exactly one of: its owner's staged list, the offers, the quarantine, the
+ * removed, a policy list.
  */
 #ifndef FM_CORE_STORE_H
 #define FM_CORE_STORE_H
@@ -37,7 +37,7 @@ struct fm_node {
 
 struct fm_store_counters {
 	uint64_t evictions, seals, stages, discards, duplicates;
-	uint32_t sealed, staging, quarantine;
+	uint32_t sealed, staging, quarantine, removed;
 };
 
 struct fm_store {
@@ -47,7 +47,9 @@ struct fm_store {
 	struct fm_node *nodes;
 	uint32_t *free_entries;
 	uint32_t free_count;
-	uint32_t offers_head, offers, quarantine_head;
+	uint32_t offers_head, offers, quarantine_head, removed_head;
+	uint32_t removed_fresh; /* since the leases were last looked at for them */
+	uint64_t removed_at; /* when to look at the removed ones again */
 	uint32_t next_generation;
 	uint32_t scan, round;
 	uint64_t tick;
@@ -78,6 +80,7 @@ struct fm_store_seal {
 	struct fm_key key;
 	const struct fm_key *parent;
 	const uint8_t *ns;
+	bool replaces; /* a sealed block of the same key, if there is one */
 };
 int fm_store_seal(struct fm_store *store, struct fm_owner *owner, const struct fm_store_seal *seal);
 int fm_store_discard(struct fm_store *store, struct fm_owner *owner, uint32_t entry,
@@ -86,6 +89,12 @@ int fm_store_offer(struct fm_store *store, struct fm_owner *owner, uint32_t entr
 		   uint32_t generation, const struct fm_key *id, uint64_t expires);
 int fm_store_adopt(struct fm_store *store, struct fm_owner *owner, const struct fm_key *id,
 		   uint32_t *entry);
+/* Removal (remove.c): not found from now on; freed when no lease holds it any more. */
+int fm_store_remove(struct fm_store *store, const struct fm_key *key);
+/* Every sealed block whose header has @ns, 16 bytes; how many. */
+uint32_t fm_store_invalidate(struct fm_store *store, const uint8_t *ns);
+/* Frees the removed blocks that nobody holds; how many. */
+uint32_t fm_store_free_removed(struct fm_store *store);
 /* The block was used: it and its ancestors are the last to go. Wrong names are ignored. */
 void fm_store_touch(struct fm_store *store, uint32_t entry, uint32_t generation);
 /* Frees what has expired, and offers that no client of their arena is left to adopt. Returns when

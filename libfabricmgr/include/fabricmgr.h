@@ -167,6 +167,7 @@ struct fm_pool_info {
 	char loop[32];		 /* "io_uring" or "poll": what the daemon waits with */
 	char loop_reason[160];	 /* why not io_uring */
 	uint64_t blocks_offered; /* of the staging ones: on offer, not yet adopted */
+	uint64_t blocks_removed; /* taken out of the pool, still held by somebody */
 };
 
 FM_API int fm_pool_info(struct fm_pool *pool, struct fm_pool_info *out);
@@ -212,7 +213,12 @@ struct fm_seal {
 	struct fm_key key;
 	const struct fm_key *parent; /* NULL for the first block of a chain */
 	int result;	     /* out: 0, FM_ERR_EXISTS (the block stays staged), or another error */
+	uint32_t flags;	     /* 0, or FM_SEAL_REPLACE */
 };
+
+/* Takes the place of a sealed block of the same key: from then on readers find this one, and who
+ * holds the old one keeps it. */
+#define FM_SEAL_REPLACE (1u << 0)
 
 /*
  * Publishes filled blocks: computes each CRC32C, makes the block visible and immutable, and turns
@@ -224,6 +230,18 @@ FM_API int fm_block_seal(struct fm_pool *pool, const struct fm_digest *ns, struc
 
 /* Gives staged blocks back; nobody ever saw them. */
 FM_API void fm_block_discard(struct fm_pool *pool, struct fm_block *blocks, size_t n);
+
+/*
+ * Takes sealed blocks out of the pool: they are not found any more when this returns; who holds one
+ * keeps it until its release, then its memory is free. Blocks after them in a chain are out of
+ * reach, and freed like any that nobody uses. Returns how many of the @n keys were there, or a
+ * negative error. FM_ERR_PERMISSION: this client attached read-only.
+ */
+FM_API int64_t fm_pool_remove(struct fm_pool *pool, const struct fm_key *keys, size_t n);
+
+/* Removes every sealed block of a namespace (a model that was replaced). Returns how many there
+ * were, or a negative error. Costs the daemon about 10 ns for each entry of the index. */
+FM_API int64_t fm_pool_invalidate(struct fm_pool *pool, const struct fm_digest *ns);
 
 /*
  * Hand-over of a staged block (a tail that has no key) to another client of the same tenant:

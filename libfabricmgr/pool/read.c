@@ -220,8 +220,15 @@ int fm_pool_walk(struct fm_pool *pool, uint32_t *cursor, struct fm_block_info *o
 		uint32_t state = FABRICMGR_WORD_STATE(word);
 		struct fm_header header;
 
-		if (state == FABRICMGR_BLOCK_EVICTING)
-			state = FABRICMGR_BLOCK_SEALED;
+		if (state == FABRICMGR_BLOCK_EVICTING) {
+			struct fm_key key;
+			uint64_t other;
+
+			/* Being evicted, and perhaps not; or removed, and only held by somebody. */
+			fm_key_load(e->key, &key);
+			if (fm_index_find(&pool->index, &key, &other) == entry)
+				state = FABRICMGR_BLOCK_SEALED;
+		}
 		if (state != FABRICMGR_BLOCK_SEALED && state != FABRICMGR_BLOCK_STAGING)
 			continue;
 		memset(out, 0, sizeof(*out));

@@ -370,6 +370,7 @@ void fm_server_info(struct fm_server *server, struct fm_pool_info *info)
 		.blocks_staging = counters->staging,
 		.blocks_quarantine = counters->quarantine,
 		.blocks_offered = server->store.offers,
+		.blocks_removed = counters->removed,
 		.entries_max = server->entries_max,
 		.evictions = counters->evictions,
 		.seals = counters->seals,

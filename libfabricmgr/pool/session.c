@@ -463,6 +463,17 @@ static void on_offer(struct fm_session *session, const struct fm_submission *s)
 	fm_session_complete(session, &completion);
 }
 
+static void on_invalidate(struct fm_session *session, const struct fm_submission *s)
+{
+	struct fm_completion completion = {.tag = s->tag};
+
+	if (!session->owner.region)
+		completion.result = FM_ERR_PERMISSION;
+	else
+		completion.origin = fm_store_invalidate(&session->server->store, s->ns);
+	fm_session_complete(session, &completion);
+}
+
 static void on_submission(struct fm_session *session, const struct fm_submission *s)
 {
 	struct fm_store *store = &session->server->store;
@@ -482,6 +493,7 @@ static void on_submission(struct fm_session *session, const struct fm_submission
 			.key = s->key,
 			.parent = s->has_parent ? &s->parent : NULL,
 			.ns = s->ns,
+			.replaces = s->flags & FM_SEAL_REPLACE,
 		};
 		err = fm_store_seal(store, &session->owner, &seal);
 		fm_session_answer(session, s->tag, err, s->entry);
@@ -497,6 +509,14 @@ static void on_submission(struct fm_session *session, const struct fm_submission
 			      ? fm_store_adopt(store, &session->owner, &s->key, &entry)
 			      : FM_ERR_PERMISSION;
 		fm_session_answer(session, s->tag, err, entry);
+		return;
+	case FM_OP_REMOVE:
+		err = session->owner.region ? fm_store_remove(store, &s->key) : FM_ERR_PERMISSION;
+		fm_session_complete(session,
+				    &(struct fm_completion){.tag = s->tag, .result = err});
+		return;
+	case FM_OP_INVALIDATE:
+		on_invalidate(session, s);
 		return;
 	case FM_OP_TOUCH:
 		fm_store_touch(store, s->entry, s->generation);

@@ -388,6 +388,7 @@ static int seal_piece(struct fm_pool *pool, const struct fm_digest *ns, struct f
 			.crc32c = fm_crc32c(block->data, block->length),
 			.key = seals[i].key,
 			.has_parent = seals[i].parent != NULL,
+			.flags = seals[i].flags,
 		};
 		if (seals[i].parent)
 			submissions[i].parent = *seals[i].parent;
@@ -432,6 +433,9 @@ int fm_block_seal(struct fm_pool *pool, const struct fm_digest *ns, struct fm_se
 		const struct fm_block *block = seals[i].block;
 
 		seals[i].result = FM_ERR_CANCELLED;
+		if (seals[i].flags & ~FM_SEAL_REPLACE)
+			return fm_fail(FM_ERR_INVALID, "seal %zu has flags that are not known: %x", i,
+				       seals[i].flags);
 		if (!block || !block->data || block->lease != FM_NO_LEASE ||
 		    block->entry >= pool->index.entries_max)
 			return fm_fail(FM_ERR_INVALID,
@@ -463,6 +467,50 @@ void fm_block_discard(struct fm_pool *pool, struct fm_block *blocks, size_t n)
 	for (size_t i = 0; i < n; i++)
 		if (blocks[i].lease == FM_NO_LEASE)
 			blocks[i].data = NULL;
+}
+
+int64_t fm_pool_remove(struct fm_pool *pool, const struct fm_key *keys, size_t n)
+{
+	struct fm_submission submissions[WINDOW];
+	struct fm_completion completions[WINDOW];
+	int64_t removed = 0;
+	int err = check_writer(pool);
+
+	if (err)
+		return err;
+	if (n && !keys)
+		return fm_fail(FM_ERR_INVALID, "no keys were given");
+	for (size_t done = 0; done < n; done += WINDOW) {
+		uint32_t piece = (uint32_t)(n - done < WINDOW ? n - done : WINDOW);
+
+		for (uint32_t i = 0; i < piece; i++)
+			submissions[i] = (struct fm_submission){.op = FM_OP_REMOVE,
+								.key = keys[done + i]};
+		exchange(pool, submissions, piece, NULL, completions, fm_clock_ns() + ANSWER_NS);
+		for (uint32_t i = 0; i < piece; i++) {
+			removed += !completions[i].result;
+			if (completions[i].result && completions[i].result != FM_ERR_NOT_FOUND)
+				err = completions[i].result;
+		}
+		if (err)
+			return explain(pool, err, "removing blocks");
+	}
+	return removed;
+}
+
+int64_t fm_pool_invalidate(struct fm_pool *pool, const struct fm_digest *ns)
+{
+	struct fm_submission s = {.op = FM_OP_INVALIDATE};
+	struct fm_completion c;
+	int err = check_writer(pool);
+
+	if (err)
+		return err;
+	if (!ns)
+		return fm_fail(FM_ERR_INVALID, "no namespace was given");
+	memcpy(s.ns, ns->bytes, sizeof(s.ns));
+	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + ANSWER_NS);
+	return c.result ? explain(pool, c.result, "invalidating a namespace") : (int64_t)c.origin;
 }
 
 int fm_block_offer(struct fm_pool *pool, struct fm_block *block, struct fm_key *id)

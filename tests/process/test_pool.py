@@ -180,7 +180,7 @@ def test_clients_killed_at_any_moment_leave_nothing(daemon):
     pool = Pool(daemon.socket)
     pool.stage(4 << 20, 8)
     assert daemon.status()["blocks"] == {"sealed": 0, "staging": 8, "quarantine": 0,
-                                         "offered": 0}
+                                         "offered": 0, "removed": 0}
     pool.detach()
 
 

@@ -72,11 +72,12 @@ static int status_json(const struct fm_pool_info *info, const struct fm_client_i
 					"is_read_only", clients[i].flags & FM_ATTACH_READ_ONLY,
 					"has_devices", clients[i].flags & FM_ATTACH_DEVICES));
 	return ctl_print(json_pack(
-		"{s:I, s:I, s:{s:I, s:I, s:I, s:I}, s:I, s:{s:I, s:I, s:I, s:I, s:I}, s:o}",
+		"{s:I, s:I, s:{s:I, s:I, s:I, s:I, s:I}, s:I, s:{s:I, s:I, s:I, s:I, s:I}, s:o}",
 		"total_bytes", (json_int_t)info->total_bytes, "used_bytes",
 		(json_int_t)info->used_bytes, "blocks", "sealed", (json_int_t)info->blocks_sealed,
 		"staging", (json_int_t)info->blocks_staging, "quarantine",
 		(json_int_t)info->blocks_quarantine, "offered", (json_int_t)info->blocks_offered,
+		"removed", (json_int_t)info->blocks_removed,
 		"entries_max", (json_int_t)info->entries_max,
 		"counters", "stages", (json_int_t)info->stages, "seals", (json_int_t)info->seals,
 		"duplicates", (json_int_t)info->duplicates, "discards", (json_int_t)info->discards,
@@ -104,11 +105,13 @@ int ctl_status(struct ctl *ctl)
 	printf("%-12s %s of %s (%.1f %%)\n", "memory", ctl_bytes(info.used_bytes, used),
 	       ctl_bytes(info.total_bytes, total),
 	       100.0 * (double)info.used_bytes / (double)info.total_bytes);
-	printf("%-12s %llu sealed, %llu staging (%llu of them on offer), %llu quarantine; "
-	       "at most %llu\n",
+	printf("%-12s %llu sealed, %llu staging (%llu of them on offer), %llu quarantine, "
+	       "%llu removed and held; at most %llu
+",
 	       "blocks", (unsigned long long)info.blocks_sealed,
 	       (unsigned long long)info.blocks_staging, (unsigned long long)info.blocks_offered,
-	       (unsigned long long)info.blocks_quarantine, (unsigned long long)info.entries_max);
+	       (unsigned long long)info.blocks_quarantine,
+	       (unsigned long long)info.blocks_removed, (unsigned long long)info.entries_max);
 	printf("%-12s %llu staged, %llu sealed, %llu duplicates, %llu discarded, %llu evicted\n",
 	       "since start", (unsigned long long)info.stages, (unsigned long long)info.seals,
 	       (unsigned long long)info.duplicates, (unsigned long long)info.discards,
