@@ -15,9 +15,9 @@
 #include "core/index.h"
 
 /*
- * Writes the lease. Every word is a release that pairs with an acquire in fm_store_scan_leases(): the entry
- * may have held another block, and a scan that meets one new word among the old ones takes that
- * block for free. The holder's reads of it have to be over by then, whichever word it is.
+ * Writes the lease. Every word is a release that pairs with an acquire in fm_store_scan_leases():
+ * the entry may have held another block, and a scan that meets one new word among the old ones takes
+ * that block for free. The holder's reads of it have to be over by then, whichever word it is.
  */
 static inline void fm_lease_write(struct fabricmgr_lease *lease, uint32_t region, uint32_t chunk,
 				  uint32_t generation, uint32_t slot)
@@ -28,7 +28,8 @@ static inline void fm_lease_write(struct fabricmgr_lease *lease, uint32_t region
 	fm_store_release(&lease->region, region);
 }
 
-/* Release: the holder's reads of the block come before; pairs with the acquire in fm_store_scan_leases(). */
+/* Release: the holder's reads of the block come before; pairs with the acquire in
+ * fm_store_scan_leases(). */
 static inline void fm_lease_drop(struct fabricmgr_lease *lease)
 {
 	fm_store_release(&lease->region, 0);

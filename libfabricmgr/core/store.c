@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Life of a block: stage, seal, remove, discard, offer, adopt, touch, expire. Eviction is in evict.c.
- * Called by the daemon's thread only; pure. Invariant: a word is stored with release after the
- * fields that its state promises.
+ * Life of a block: stage, seal, remove, discard, offer, adopt, touch, expire. Eviction is in
+ * evict.c. Called by the daemon's thread only; pure. Invariant: a word is stored with release after
+ * the fields that its state promises.
  */
 #include <stdlib.h>
 #include <string.h>

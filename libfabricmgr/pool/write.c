@@ -434,7 +434,7 @@ int fm_block_seal(struct fm_pool *pool, const struct fm_digest *ns, struct fm_se
 
 		seals[i].result = FM_ERR_CANCELLED;
 		if (seals[i].flags & ~FM_SEAL_REPLACE)
-			return fm_fail(FM_ERR_INVALID, "seal %zu has flags that are not known: %x", i,
+			return fm_fail(FM_ERR_INVALID, "seal %zu has unknown flags %x", i,
 				       seals[i].flags);
 		if (!block || !block->data || block->lease != FM_NO_LEASE ||
 		    block->entry >= pool->index.entries_max)

@@ -106,8 +106,7 @@ int ctl_status(struct ctl *ctl)
 	       ctl_bytes(info.total_bytes, total),
 	       100.0 * (double)info.used_bytes / (double)info.total_bytes);
 	printf("%-12s %llu sealed, %llu staging (%llu of them on offer), %llu quarantine, "
-	       "%llu removed and held; at most %llu
-",
+	       "%llu removed and held; at most %llu\n",
 	       "blocks", (unsigned long long)info.blocks_sealed,
 	       (unsigned long long)info.blocks_staging, (unsigned long long)info.blocks_offered,
 	       (unsigned long long)info.blocks_quarantine,
