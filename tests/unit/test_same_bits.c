@@ -108,7 +108,7 @@ static void create_lone(const struct kind *kind, struct lone_run *runs, int n)
 	fm_model_close(model);
 }
 
-static void on_event(void *context, void *owner, const struct fm_engine_event *event)
+static int on_event(void *context, void *owner, const struct fm_engine_event *event)
 {
 	struct bits *bits = context;
 	struct lone_run *lone = owner;
@@ -130,6 +130,7 @@ static void on_event(void *context, void *owner, const struct fm_engine_event *e
 		bits->n_cached = event->counts.cached;
 		*seen = 0;
 	}
+	return 0;
 }
 
 static void submit(struct bits *bits, struct fm_engine *engine, int number)
