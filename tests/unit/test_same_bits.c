@@ -116,7 +116,8 @@ static int on_event(void *context, void *owner, const struct fm_engine_event *ev
 	size_t bytes = shape.vocab * sizeof(float);
 
 	if (event->kind == FM_EVENT_TOKEN) {
-		ck_assert_msg(!memcmp(event->logits, (uint8_t *)lone->logits + *seen * bytes, bytes),
+		ck_assert_msg(!memcmp(event->logits, (uint8_t *)lone->logits + *seen * bytes,
+				      bytes),
 			      "%s, %s, %u threads, chunk %u: request %d: the logits of position %u "
 			      "differ",
 			      bits->kind->name, bits->isa, bits->threads, bits->chunk,
