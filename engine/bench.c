@@ -15,6 +15,7 @@
 
 #include "bench.h"
 #include "embedded_pool.h"
+#include "json_memory.h"
 #include "model/gguf.h"
 #include "model/threads.h"
 #include "options.h"
@@ -307,7 +308,7 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static void print_json(const struct bench *bench, const struct test *test, const double *rates,
+static int print_json(const struct bench *bench, const struct test *test, const double *rates,
 		       const char *name, double read)
 {
 	const struct fm_model_info *info = fm_model_info(bench->model);
@@ -324,9 +325,7 @@ static void print_json(const struct bench *bench, const struct test *test, const
 		json_object_set_new(out, "read_bytes_per_s", json_real(read));
 		json_object_set_new(out, "read_limit_bytes_per_s", json_real(bench->read_limit));
 	}
-	json_dumpf(out, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
-	putchar('\n');
-	json_decref(out);
+	return fm_json_print(out, JSON_COMPACT | JSON_REAL_PRECISION(6));
 }
 
 /* One warm-up and the repeats of a test; its line. */
@@ -355,7 +354,7 @@ static int run_test(struct bench *bench, const struct test *test)
 			(double)test->batch * (test->depth + test->n / 2.0) / 16 *
 				(double)fm_model_block_bytes(bench->model));
 	if (bench->json) {
-		print_json(bench, test, rates, name, read);
+		err = print_json(bench, test, rates, name, read);
 	} else {
 		printf("%-8s %7u %6u %11.1f %11.1f %11.1f", name, test->depth, test->batch, median,
 		       rates[0], rates[bench->repeats - 1]);
@@ -364,7 +363,7 @@ static int run_test(struct bench *bench, const struct test *test)
 		putchar('\n');
 	}
 	fflush(stdout);
-	return 0;
+	return err;
 }
 
 static int check_lengths(const struct bench *bench)

@@ -14,6 +14,7 @@
 
 #include "command_line.h"
 #include "inspect.h"
+#include "json_memory.h"
 #include "model/gguf.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -163,12 +164,16 @@ static void collect_text(const struct gguf *file, json_t *out)
 	json_t *about = json_object();
 	bool has_template = gguf_get_string(file, "tokenizer.chat_template", &text);
 	size_t n;
+	int err;
 
 	json_object_set_new(about, "model", string_of_key(file, "tokenizer.ggml.model"));
 	json_object_set_new(about, "pre", string_of_key(file, "tokenizer.ggml.pre"));
 	if (gguf_get_array(file, "tokenizer.ggml.tokens", &type, &n))
 		json_object_set_new(about, "tokens", json_integer((json_int_t)n));
-	if (fm_tokenizer_create(file, &tokenizer) == 0) {
+	err = fm_tokenizer_create(file, &tokenizer);
+	if (err == FM_ERR_NO_MEMORY)
+		fm_json_be_short(); /* that says nothing about the file */
+	if (!err) {
 		json_object_set_new(about, "supported", json_true());
 		fm_tokenizer_destroy(tokenizer);
 	} else {
@@ -176,7 +181,10 @@ static void collect_text(const struct gguf *file, json_t *out)
 		json_object_set_new(about, "reason", json_string(fm_error_detail()));
 	}
 	json_object_set_new(out, "tokenizer", about);
-	if (fm_chat_template_create(file, &chat) == 0) {
+	err = fm_chat_template_create(file, &chat);
+	if (err == FM_ERR_NO_MEMORY)
+		fm_json_be_short();
+	if (!err) {
 		json_object_set_new(out, "chat_template", json_string("ChatML"));
 		fm_chat_template_destroy(chat);
 	} else {
@@ -280,12 +288,17 @@ static void print_table(const json_t *report)
 		print_tensor_list(json_object_get(report, "tensor_list"));
 }
 
-static int print_report(const json_t *report, bool as_json)
+/* Takes over @report. */
+static int print_report(json_t *report, bool as_json)
 {
-	if (!as_json)
-		print_table(report);
-	else if (json_dumpf(report, stdout, JSON_INDENT(2)) != 0 || putchar('\n') == EOF)
-		return fm_finish_output("fabric-engine inspect", 0);
+	if (as_json)
+		return fm_json_print(report, JSON_INDENT(2));
+	if (fm_json_was_short()) {
+		json_decref(report);
+		return fm_fail(FM_ERR_NO_MEMORY, "no memory for the report");
+	}
+	print_table(report);
+	json_decref(report);
 	return 0;
 }
 
@@ -332,8 +345,11 @@ int fm_inspect_main(int argc, char **argv)
 		return FM_EXIT_FAILED;
 	}
 	report = collect(file, inspect.with_tensors);
-	status = print_report(report, inspect.as_json);
-	json_decref(report);
+	status = 0;
+	if (print_report(report, inspect.as_json)) {
+		fprintf(stderr, "fabric-engine inspect: %s\n", fm_error_detail());
+		status = FM_EXIT_FAILED;
+	}
 	gguf_close(file);
 	return status;
 }

@@ -6,7 +6,10 @@
  */
 #include <jansson.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+
+#include <fabricmgr.h>
 
 #include "json_memory.h"
 
@@ -67,6 +70,18 @@ json_t *fm_json_load(const char *text, size_t len, size_t flags, json_error_t *e
 	reserve.size = reserve.used = 0;
 	free(memory);
 	return root;
+}
+
+int fm_json_print(json_t *root, size_t flags)
+{
+	char *text = json_dumps(root, flags);
+	bool is_whole = !fm_json_was_short() && text;
+
+	if (is_whole)
+		puts(text);
+	free(text);
+	json_decref(root);
+	return is_whole ? 0 : fm_fail(FM_ERR_NO_MEMORY, "no memory for the JSON of the answer");
 }
 
 void fm_json_be_short(void)

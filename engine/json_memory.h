@@ -19,6 +19,8 @@ bool fm_json_was_short(void);
  * grow, and when that byte is the closing quote, writes on behind it. NULL also when it was
  * short. */
 json_t *fm_json_load(const char *text, size_t len, size_t flags, json_error_t *error);
+/* Prints the whole as one line and takes it over. FM_ERR_NO_MEMORY: nothing was printed. */
+int fm_json_print(json_t *root, size_t flags);
 /* Says so for memory that a part of the composition wanted from elsewhere. */
 void fm_json_be_short(void);
 

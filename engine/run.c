@@ -12,6 +12,7 @@
 #include <jansson.h>
 
 #include "embedded_pool.h"
+#include "json_memory.h"
 #include "options.h"
 #include "progress.h"
 #include "run.h"
@@ -247,7 +248,7 @@ static int encode_input(struct run *run)
 	return err;
 }
 
-static void print_json(struct run *run)
+static int print_json(struct run *run)
 {
 	json_t *prompt = json_array();
 	json_t *out;
@@ -260,9 +261,7 @@ static void print_json(struct run *run)
 			run->finish);
 	if (run->has_logprobs)
 		json_object_set(out, "steps", run->steps);
-	json_dumpf(out, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
-	putchar('\n');
-	json_decref(out);
+	return fm_json_print(out, JSON_COMPACT | JSON_REAL_PRECISION(9));
 }
 
 /* Until the first token of the answer. */
@@ -305,9 +304,8 @@ static int generate(struct run *run)
 		return err;
 	show(run, text, len);
 	if (run->json)
-		print_json(run);
-	else
-		putchar('\n');
+		return print_json(run);
+	putchar('\n');
 	return 0;
 }
 

@@ -69,6 +69,9 @@ static int compile(struct fm_pretokenizer *pre, const char *pattern)
 	pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
 					     PCRE2_UTF | PCRE2_UCP, &code, &offset, NULL);
 
+	if (!compiled && code == PCRE2_ERROR_HEAP_FAILED)
+		return fm_fail(FM_ERR_NO_MEMORY, "no memory for pre-tokenizer %s",
+			       pre->rules->name);
 	if (!compiled)
 		return fm_fail(FM_ERR_UNSUPPORTED,
 			       "pre-tokenizer %s does not compile (PCRE2 error "

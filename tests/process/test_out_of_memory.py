@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The n-th allocation fails, for every n: one request at a time against a running server, puts and
-gets against a daemon, and the start of every program. Whoever fails says so by name, and goes on.
+"""The n-th allocation fails, for every n: during a request to a running server, while a client attaches
+to a daemon, puts and gets, and at the start of every program. Whoever fails says so by name, and goes on.
 
 `make check` takes every k-th point, as many as fit into ALLOC_SECONDS a test, and prints how many;
 `make check-alloc` takes them all.
@@ -8,15 +8,14 @@ gets against a daemon, and the start of every program. Whoever fails says so by 
 import http.client
 import json
 import os
+import re
 import signal
-import socket
 import subprocess
 import time
 
 import pytest
 
-import pool_client
-from conftest import BIN, Process
+from conftest import BIN
 from fail_alloc import FailAlloc
 
 LIMIT = float(os.environ.get("ALLOC_SECONDS", "4"))
@@ -161,13 +160,123 @@ def test_a_request_survives_every_failed_allocation(system, tiny_model, failer, 
         failed = failer.has_failed
         failer.disarm()
         verdict = call.verdict(answer, expected)
-        where = failer.where(f"{BIN}/fabric-engine") if failed else "nothing failed"
-        assert verdict in ("same", "named", "cut"), f"{verdict}\n{n}: {where}\n{server.lines[-5:]}"
-        assert verdict != "cut" or failer.is_in("libmicrohttpd"), f"{n}: {where}"
         after = call.send(port)
-        assert after == expected, f"afterwards {after}\n{n}: {where}\n{server.lines[-5:]}"
+        if verdict not in ("same", "named", "cut") or after != expected or \
+                (verdict == "cut" and not failer.is_in("libmicrohttpd")):
+            where = failer.where(f"{BIN}/fabric-engine") if failed else "nothing failed"
+            pytest.fail(f"{verdict}, afterwards {after}\n{n}: {where}\n{server.lines[-5:]}")
         tried += failed
         became[verdict] = became.get(verdict, 0) + failed
     until(lambda: leases_and_staged(system) == (0, 0))
     assert server.stop() == 0
     note(capsys, f"{call.name}: {tried} of about {total} allocations failed, one by one: {became}")
+
+
+def client_cycle(socket):
+    """What a client does in its life, in a process of its own: (exit status, what it said)."""
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pool_client import Pool, bytes_of\n"
+        "import ctypes as c\n"
+        "pool = Pool(sys.argv[2])\n"
+        "for n in range(4):\n"
+        "    block = pool.acquire(n) or pool.put(n, 70000)\n"
+        "    assert c.string_at(block.data, block.length) == bytes_of(n, 70000), 'a wrong byte'\n"
+        "    pool.release(block)\n"
+        "pool.stage(5000, 2)\n"
+        "pool.detach()\n")
+    done = subprocess.run(["/usr/bin/python3", "-c", script, os.path.dirname(__file__), socket],
+                          capture_output=True, text=True, timeout=20, check=False)
+    return done.returncode, done.stderr
+
+
+def test_a_daemon_survives_every_failed_allocation(system, failer, capsys):
+    daemon = system.start(f"{BIN}/fabricmgrd", "--socket", system.socket, "--size", "32M",
+                          env=failer.environment)
+    daemon.wait_for(r"\bready$")
+    assert client_cycle(system.socket) == (0, "")
+    start = time.monotonic()
+    failer.arm(NEVER)
+    assert client_cycle(system.socket) == (0, "")
+    system.control("status")
+    each, total = time.monotonic() - start, failer.count
+    tried, became = 0, {"same": 0, "named": 0}
+    for n in points(total + 2, 2 * each):
+        failer.arm(n)
+        status, said = client_cycle(system.socket)
+        if failer.has_failed:
+            tried += 1
+            became["named" if status else "same"] += 1
+        failer.disarm()
+        if status and "Error: [Errno " not in said:
+            pytest.fail(f"{n}: {said}\n{failer.where(f'{BIN}/fabricmgrd')}\n{daemon.lines[-5:]}")
+        assert client_cycle(system.socket) == (0, ""), failer.where(f"{BIN}/fabricmgrd")
+    until(lambda: len(system.control("status")["clients"]) == 1)  # who asks
+    blocks = system.control("status")["blocks"]
+    assert (blocks["staging"], blocks["quarantine"]) == (0, 0)
+    assert system.control("verify")["bad"] == 0
+    assert daemon.stop() == 0
+    note(capsys, f"fabricmgrd: {tried} of {total} allocations failed, one by one: {became}")
+
+
+def starts(model, folder):
+    """name, command, line that says it is up (None: it ends by itself)."""
+    engine = f"{BIN}/fabric-engine"
+    return {
+        "fabricmgrd": ([f"{BIN}/fabricmgrd", "--socket", f"{folder}/new.sock", "--size", "32M"],
+                       r"\bready$"),
+        "fabricctl": ([f"{BIN}/fabricctl", "--socket", f"{folder}/pool.sock", "--json", "ls"], None),
+        "serve": ([engine, "serve", "-m", model, "--listen", "127.0.0.1:0", "--pool-size", "32M",
+                   "--threads", "2"], r"\bready$"),
+        "worker": ([engine, "worker", "--role", "both", "-m", model, "--pool-socket",
+                    f"{folder}/pool.sock", "--listen", f"unix:{folder}/worker.sock"], r"\bready$"),
+        "router": ([engine, "router", "-m", model, "--listen", "127.0.0.1:0", "--pool-socket",
+                    f"{folder}/pool.sock", "--worker", f"unix:{folder}/none.sock"],
+                   r"listening on http"),
+        "run": ([engine, "run", "-m", model, "--json", "-p", "hello", "-n", "2", "--pool-size", "32M",
+                 "--logprobs", "2"], None),
+        "inspect": ([engine, "inspect", "--json", model], None),
+    }
+
+
+def start_once(system, command, up, environment):
+    """(exit status, output); a program that came up is stopped and must end well."""
+    process = system.start(*command, env=environment)
+    try:
+        if up:
+            try:
+                process.wait_for(up, 20)
+                process.kill(signal.SIGTERM)
+            except AssertionError:
+                pass
+        status = process.process.wait(20)
+        process.reader.join()
+    finally:
+        process.kill()
+        process.process.wait()
+        system.started.remove(process)
+    return status, "\n".join(x for x in process.lines if x is not None)
+
+
+@pytest.mark.parametrize("name", ["fabricmgrd", "fabricctl", "serve", "worker", "router", "run",
+                                  "inspect"])
+def test_a_start_survives_every_failed_allocation(system, tiny_model, failer, name, capsys):
+    system.daemon("64M")
+    command, up = starts(tiny_model, system.folder)[name]
+    failer.arm(NEVER)
+    start = time.monotonic()
+    status, expected = start_once(system, command, up, failer.environment)
+    assert status == 0, expected
+    each, total = time.monotonic() - start, failer.count
+    tried, became = 0, {"came up": 0, "refused": 0}
+    for n in points(total, each):
+        failer.arm(n)
+        status, said = start_once(system, command, up, failer.environment)
+        tried += failer.has_failed
+        became["refused" if status else "came up"] += failer.has_failed
+        is_good = status == 0 and (up or said == expected) or \
+            status in (1, 2) and re.search(r"^(fabric\S*)( \w+)?: ", said, re.M)
+        if not is_good:
+            pytest.fail(f"{name}: exit status {status}\n{said[-1000:]}\n{n}: "
+                        f"{failer.where(command[0])}")
+    note(capsys, f"start of {name}: {tried} of {total} allocations failed, one by one: {became}")

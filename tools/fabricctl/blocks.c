@@ -33,13 +33,13 @@ int ctl_ls(struct ctl *ctl)
 	uint32_t cursor = 0;
 	int more;
 
-	if (!list)
+	if (!ctl->is_json)
 		printf("%-32s %10s %-8s %6s %7s %5s %7s\n", "key", "bytes", "state", "region",
 		       "chunk", "slot", "origin");
 	while ((more = fm_pool_walk(ctl->pool, &cursor, &info)) > 0) {
 		char key[33];
 
-		if (list) {
+		if (ctl->is_json) {
 			json_array_append_new(list, block_json(&info));
 			continue;
 		}
@@ -52,7 +52,7 @@ int ctl_ls(struct ctl *ctl)
 		json_decref(list);
 		return ctl_fail("ls");
 	}
-	return list ? ctl_print(list) : CTL_OK;
+	return ctl->is_json ? ctl_print(list) : CTL_OK;
 }
 
 int ctl_verify(struct ctl *ctl)

@@ -4,6 +4,7 @@
  * commands. Invariant: exit status 0 good, 1 failed or bad blocks found, 2 wrong usage.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "command_line.h"
@@ -40,9 +41,21 @@ int ctl_fail(const char *what)
 	return CTL_FAILED;
 }
 
+/* jansson leaves out what finds no memory: nothing of it may be printed then. */
+static bool is_short;
+
+static void *allocate(size_t bytes)
+{
+	void *memory = malloc(bytes);
+
+	if (!memory)
+		is_short = true;
+	return memory;
+}
+
 int ctl_print(json_t *object)
 {
-	int result = object ? json_dumpf(object, stdout, JSON_INDENT(2)) : -1;
+	int result = object && !is_short ? json_dumpf(object, stdout, JSON_INDENT(2)) : -1;
 
 	json_decref(object);
 	if (result || putchar('\n') == EOF) {
@@ -139,6 +152,7 @@ int main(int argc, char **argv)
 	struct ctl ctl = {0};
 	int status;
 
+	json_set_alloc_funcs(allocate, free);
 	fm_log_set_program(command.name);
 	status = fm_command_parse(&command, argc, argv, &ctl);
 	if (status == FM_COMMAND_GO && argc - optind != 1) {
