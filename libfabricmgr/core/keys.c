@@ -7,7 +7,7 @@
  */
 #include <string.h>
 
-/* The calls of 1.1: they need no memory and no library to be set up, so a key is always computed. */
+/* The calls of 1.1 need no memory and no library to be set up: a key is always computed. */
 #define OPENSSL_API_COMPAT 10100
 #include <openssl/sha.h>
 

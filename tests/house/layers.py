@@ -44,9 +44,9 @@ SEARCHED = {
 }
 # A core takes events and a time and returns decisions: all of the C library that it may see.
 CORES = ["libfabricmgr/core", "engine/core"]
-CORE_HEADERS = {"stdbool.h", "stddef.h", "stdint.h", "stdlib.h", "string.h", "openssl/evp.h"}
+CORE_HEADERS = {"stdbool.h", "stddef.h", "stdint.h", "stdlib.h", "string.h", "openssl/sha.h"}
 CORE_SYMBOLS = re.compile(r"(calloc|malloc|realloc|free|abort|qsort|bsearch|mem\w+|str(len|n?cmp|n?len)|"
-                          r"__stack_chk_fail|_GLOBAL_OFFSET_TABLE_|EVP_\w+|fm_fail|fm_crc32c)$")
+                          r"__stack_chk_fail|_GLOBAL_OFFSET_TABLE_|SHA256_\w+|fm_fail|fm_crc32c)$")
 # A dependency has one home; who wants it elsewhere asks that home.
 HOMES = {
     "liburing.h": ["libfabricmgr/base"],
