@@ -116,6 +116,9 @@ int fm_front_end_flag_take(struct fm_front_end_options *options, int flag, const
 	case FM_FLAG_DEADLINE:
 		err = fm_parse_u32("--deadline", value, 1, 86400, &options->deadline_s);
 		break;
+	case FM_FLAG_DRAIN:
+		err = fm_parse_u32("--drain-seconds", value, 0, 86400, &options->drain_s);
+		break;
 	case FM_FLAG_MAX_REQUESTS:
 		err = fm_parse_u32("--max-requests", value, 1, FM_FRONT_END_REQUESTS_MAX,
 				   &options->max_requests);

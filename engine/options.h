@@ -57,15 +57,23 @@ int fm_engine_flags_finish(const struct fm_engine_flags *flags, int argc, char *
 
 /* ---- flags of the HTTP side: serve and router */
 
-enum { FM_FLAG_LISTEN = 2000, FM_FLAG_TLS, FM_FLAG_NAME, FM_FLAG_DEADLINE, FM_FLAG_MAX_REQUESTS };
+enum {
+	FM_FLAG_LISTEN = 2000,
+	FM_FLAG_TLS,
+	FM_FLAG_NAME,
+	FM_FLAG_DEADLINE,
+	FM_FLAG_MAX_REQUESTS,
+	FM_FLAG_DRAIN
+};
 
 #define FM_FRONT_END_LONG_OPTIONS                                                                  \
 	{"listen", required_argument, NULL, FM_FLAG_LISTEN},                                       \
 		{"tls", required_argument, NULL, FM_FLAG_TLS},                                     \
 		{"model-name", required_argument, NULL, FM_FLAG_NAME},                             \
 		{"deadline", required_argument, NULL, FM_FLAG_DEADLINE},                           \
+		{"max-requests", required_argument, NULL, FM_FLAG_MAX_REQUESTS},                   \
 	{                                                                                          \
-		"max-requests", required_argument, NULL, FM_FLAG_MAX_REQUESTS                      \
+		"drain-seconds", required_argument, NULL, FM_FLAG_DRAIN                            \
 	}
 
 #define FM_FRONT_END_OPTIONS_HELP                                                                  \
@@ -73,7 +81,8 @@ enum { FM_FLAG_LISTEN = 2000, FM_FLAG_TLS, FM_FLAG_NAME, FM_FLAG_DEADLINE, FM_FL
 	"      --tls terminated-by-proxy  allows an address off loopback, behind a TLS proxy\n"    \
 	"      --model-name NAME what clients call the model (default: the file's name)\n"         \
 	"      --deadline S      longest time without progress (default 120)\n"                    \
-	"      --max-requests N  beyond them: 429 (default 256, at most 4096)\n"
+	"      --max-requests N  beyond them: 429 (default 256, at most 4096)\n"                   \
+	"      --drain-seconds S what runs at SIGTERM may go on so long (default 30)\n"
 
 /* 1: taken; 0: not one of them; negative: a usage error. */
 int fm_front_end_flag_take(struct fm_front_end_options *options, int flag, const char *value);

@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * `fabric-engine router`: options, signals, and the front end. Called by main only.
- * Invariant: SIGINT and SIGTERM end it in order, with every client answered.
+ * Invariant: SIGINT and SIGTERM end it in order, with every client answered (front_end.h).
  */
-#include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/signalfd.h>
-#include <unistd.h>
 
 #include <fabricmgr.h>
 
 #include "options.h"
 #include "router.h"
+#include "stop_signal.h"
 
 static const char help[] =
 	"usage: fabric-engine router -m MODEL --worker ADDRESS... [options]\n"
@@ -106,7 +103,6 @@ int fm_router_main(int argc, char **argv)
 	static const struct fm_command command = {"fabric-engine router", ":m:h", long_options,
 						  help, take};
 	struct router router;
-	sigset_t signals;
 	int status, err;
 
 	fm_front_end_options_init(&router.options);
@@ -116,18 +112,9 @@ int fm_router_main(int argc, char **argv)
 		return status;
 	if (check(&router, argc, argv))
 		return fm_usage_error(command.name);
-	/* Blocked before any thread starts, so that only the descriptor tells of them. */
-	sigemptyset(&signals);
-	sigaddset(&signals, SIGINT);
-	sigaddset(&signals, SIGTERM);
-	pthread_sigmask(SIG_BLOCK, &signals, NULL);
-	router.options.stop_fd = signalfd(-1, &signals, SFD_CLOEXEC);
-	if (router.options.stop_fd < 0) {
-		fm_log(FM_LOG_ERROR, "signalfd: %s", strerror(errno));
-		return FM_EXIT_FAILED;
-	}
-	err = fm_front_end_run(&router.options);
-	close(router.options.stop_fd);
+	router.options.stop_fd = fm_stop_signal_fd();
+	err = router.options.stop_fd < 0 ? router.options.stop_fd
+					 : fm_front_end_run(&router.options);
 	if (err)
 		fm_log(FM_LOG_ERROR, "%s", fm_error_detail());
 	return err ? FM_EXIT_FAILED : 0;

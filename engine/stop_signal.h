@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SIGINT and SIGTERM as a file descriptor that becomes readable once and stays so. For the main
+ * SIGINT and SIGTERM as an eventfd that counts them: readable until it is read. For the main
  * functions of the commands. Invariant: the handler does nothing but one async-signal-safe write.
  */
 #ifndef FM_ENGINE_STOP_SIGNAL_H

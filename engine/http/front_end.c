@@ -44,6 +44,7 @@ struct front_end {
 	struct pollfd *polls;
 	struct fm_metrics metrics;
 	bool was_ready;
+	uint64_t drain_due; /* when what still runs is ended; 0: nobody asked for an end */
 
 	struct fm_pool *pool;
 	uint64_t pool_due, pool_backoff;
@@ -73,6 +74,7 @@ void fm_front_end_options_init(struct fm_front_end_options *options)
 		.deadline_s = 120,
 		.max_requests = 256,
 		.stop_fd = -1,
+		.drain_s = 30,
 	};
 }
 
@@ -388,9 +390,8 @@ static json_t *request_message(const struct fm_choice *choice,
 	json_t *message = json_pack(
 		"{s:s, s:I, s:o, s:I, s:b, s:i, s:o}", "op",
 		action->kind == FM_ROUTER_PREFILL ? "prefill" : "generate", "id",
-		(json_int_t)action->wire_id, "tokens",
-		ids_json(choice->tokens, n), "n_prompt", (json_int_t)choice->n_prompt, "ends",
-		!choice->exchange->request.ignore_end,
+		(json_int_t)action->wire_id, "tokens", ids_json(choice->tokens, n), "n_prompt",
+		(json_int_t)choice->n_prompt, "ends", !choice->exchange->request.ignore_end,
 		"top_logprobs", (int)choice->exchange->request.n_top, "sampling",
 		sampling_json(&choice->sampling));
 
@@ -693,6 +694,8 @@ static void serve_link(struct front_end *front, size_t number, short events)
 /* At the start, workers that are there get the time to say so: the first prompt shall find them. */
 static bool is_ready_now(const struct front_end *front)
 {
+	if (front->drain_due)
+		return false;
 	for (size_t i = 0; i < front->n_links && !front->was_ready; i++)
 		if (front->links[i].state == FM_LINK_CONNECTING ||
 		    front->links[i].state == FM_LINK_HELLO)
@@ -707,6 +710,7 @@ static void publish(struct front_end *front)
 
 	pthread_mutex_lock(&metrics->lock);
 	metrics->is_ready = is_ready;
+	metrics->is_stopping = front->drain_due != 0;
 	metrics->pool_attached = front->pool != NULL;
 	metrics->n_workers = front->n_links;
 	fm_router_core_counts(front->core, &metrics->counts);
@@ -741,6 +745,8 @@ static uint64_t next_wake(const struct front_end *front, uint64_t now)
 {
 	uint64_t due = fm_router_core_wake(front->core, now);
 
+	if (front->drain_due && front->drain_due < due)
+		due = front->drain_due;
 	for (size_t i = 0; i < front->n_links; i++)
 		if (front->links[i].short_tries && now + FM_WORKER_SHORT_NS < due)
 			due = now + FM_WORKER_SHORT_NS;
@@ -800,6 +806,32 @@ static bool all_gone(const struct front_end *front)
 	return true;
 }
 
+static void refuse_submissions(struct front_end *front)
+{
+	pthread_mutex_lock(&front->lock);
+	front->is_stopping = true; /* from here on, submit() refuses */
+	pthread_mutex_unlock(&front->lock);
+}
+
+/* stop_fd is readable. False: this is the end; true: what runs may go on for a while. */
+static bool begin_drain(struct front_end *front, uint64_t now)
+{
+	uint64_t wishes = 0;
+
+	if (read(front->options->stop_fd, &wishes, sizeof(wishes)) != sizeof(wishes))
+		return true; /* nothing there after all */
+	if (front->drain_due || wishes > 1 || !front->options->drain_s)
+		return false;
+	refuse_submissions(front);
+	front->drain_due = now + front->options->drain_s * SECOND_NS;
+	take_submissions(front);
+	if (front->n_active)
+		fm_log(FM_LOG_INFO,
+		       "stopping: %u requests may go on for %u s; a second signal ends them",
+		       front->n_active, front->options->drain_s);
+	return true;
+}
+
 static int loop(struct front_end *front)
 {
 	struct pollfd *polls = front->polls;
@@ -815,6 +847,8 @@ static int loop(struct front_end *front)
 		publish(front);
 		if (all_gone(front))
 			return fm_fail(FM_ERR_DISCONNECTED, "the worker is gone");
+		if (front->drain_due && (!front->n_active || now >= front->drain_due))
+			return 0;
 		n_clients = front->n_active;
 		polls[0] = (struct pollfd){.fd = front->options->stop_fd, .events = POLLIN};
 		polls[1] = (struct pollfd){.fd = front->wake_fd, .events = POLLIN};
@@ -835,7 +869,7 @@ static int loop(struct front_end *front)
 		if (poll(polls, n + n_clients, due < 60000 ? (int)due : 60000) < 0 &&
 		    errno != EINTR)
 			return fm_fail(FM_ERR_IO, "poll: %s", strerror(errno));
-		if (polls[0].revents)
+		if (polls[0].revents && !begin_drain(front, now_ns()))
 			return 0;
 		if (polls[1].revents && read(front->wake_fd, &counter, sizeof(counter)) < 0 &&
 		    errno != EAGAIN)
@@ -850,9 +884,7 @@ static int loop(struct front_end *front)
 
 static void end_all(struct front_end *front)
 {
-	pthread_mutex_lock(&front->lock);
-	front->is_stopping = true; /* from here on, submit() refuses */
-	pthread_mutex_unlock(&front->lock);
+	refuse_submissions(front);
 	take_submissions(front);
 	while (front->n_active)
 		fail(front, front->active[0], 503, "shutting_down", "the server is shutting down");

@@ -36,7 +36,10 @@ struct fm_front_end_options {
 	double bypass_ratio;	 /* or this share of the prompt (and below 2048 tokens) */
 	uint32_t deadline_s;	 /* longest time without progress before a request fails */
 	uint32_t max_requests;	 /* choices in flight; beyond: 429 */
-	int stop_fd;		 /* readable: end what runs with 503 and return; -1: none */
+	/* An eventfd that counts the wishes to stop; -1: none. The first refuses what comes (503)
+	 * and gives what runs drain_s; the second, or the time, ends what runs with 503. */
+	int stop_fd;
+	uint32_t drain_s;
 };
 
 void fm_front_end_options_init(struct fm_front_end_options *options);
@@ -44,7 +47,7 @@ void fm_front_end_options_init(struct fm_front_end_options *options);
 int fm_front_end_options_check(const struct fm_front_end_options *options);
 
 /*
- * Serves until stop_fd becomes readable, or (with worker_fds only) the last worker hung up. Prints
+ * Serves until it was stopped by stop_fd, or (with worker_fds only) the last worker hung up. Prints
  * "listening on http://HOST:PORT", and "ready" once the workers cover a full path. Returns 0 or a
  * negative fm_err with its detail set. Blocks SIGPIPE for the process.
  */

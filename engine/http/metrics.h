@@ -34,7 +34,7 @@ struct fm_metrics {
 	struct fm_router_counts counts;
 	struct fm_worker_state workers[FM_FRONT_END_WORKERS_MAX];
 	size_t n_workers;
-	bool is_ready, pool_attached, pool_wanted;
+	bool is_ready, is_stopping, pool_attached, pool_wanted;
 	uint32_t context; /* least of the connected workers'; 0: none seen yet */
 };
 

@@ -22,14 +22,14 @@
 
 #define BODIES_MAX     (256u << 20) /* bytes of unfinished bodies of all connections */
 #define STOP_TRIES     200	    /* of 10 ms: how long clients may take to read their end */
-#define IDLE_TIMEOUT_S 75	    /* of a keep-alive connection; not while a request runs */
+#define IDLE_TIMEOUT_S 15	    /* without a byte either way; not while a request runs */
 
 struct fm_http_server {
 	struct fm_http_options options;
 	struct MHD_Daemon *daemon;
 	struct MHD_Response *short_of_memory; /* made before memory was short */
-	size_t longest_piece;	     /* bytes of the vocabulary's longest token */
-	size_t body_bytes;	     /* HTTP thread only */
+	size_t longest_piece;		      /* bytes of the vocabulary's longest token */
+	size_t body_bytes;		      /* HTTP thread only */
 	/* Exchanges whose connection still waits or sends; a count alone, it orders nothing. */
 	_Atomic uint32_t unanswered;
 };
@@ -469,7 +469,11 @@ static enum MHD_Result get_ready(struct call *call, struct MHD_Connection *conne
 
 	pthread_mutex_lock(&metrics->lock);
 	is_ready = metrics->is_ready;
-	fm_openai_refuse(&error, 503, NULL, "not_ready", "no worker that can decode is connected");
+	if (metrics->is_stopping)
+		fm_openai_refuse(&error, 503, NULL, "shutting_down", "the server is shutting down");
+	else
+		fm_openai_refuse(&error, 503, NULL, "not_ready",
+				 "no worker that can decode is connected");
 	used = strlen(error.message);
 	for (size_t i = 0; i < metrics->n_workers && used < sizeof(error.message); i++) {
 		if (metrics->workers[i].is_up)

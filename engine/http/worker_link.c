@@ -112,6 +112,9 @@ static void connected(struct fm_worker_link *link, uint64_t now)
 		setsockopt(link->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	link->state = FM_LINK_HELLO;
 	link->due = now + FM_WORKER_HELLO_NS;
+	/* A worker gives places to those that say something. A failure shows at the next read. */
+	fm_worker_link_send(link, json_pack("{s:s, s:i}", "op", "hello", "version",
+					    FM_WORKER_PROTOCOL_VERSION));
 }
 
 void fm_worker_link_connect(struct fm_worker_link *link, uint64_t now)
@@ -322,6 +325,8 @@ int fm_worker_link_take_hello(struct fm_worker_link *link, json_t *message)
 	json_int_t version = json_integer_value(json_object_get(message, "version"));
 
 	memset(hello, 0, sizeof(*hello));
+	if (!strcmp(string(message, "event"), "error"))
+		return fm_fail(FM_ERR_LIMIT, "refused by it: %.150s", string(message, "message"));
 	if (strcmp(string(message, "hello"), "fabric-worker"))
 		return fm_fail(FM_ERR_INVALID, "refused: it is not a fabric worker");
 	if (version != FM_WORKER_PROTOCOL_VERSION)

@@ -251,6 +251,19 @@ static int parse_request(const json_t *root, const char *op, struct fm_worker_me
 	return err ? err : parse_tokens(root, message);
 }
 
+static int parse_hello(const json_t *root, struct fm_worker_message *message)
+{
+	json_int_t version = json_integer_value(json_object_get(root, "version"));
+
+	message->op = FM_WORKER_OP_HELLO;
+	if (version != FM_WORKER_PROTOCOL_VERSION)
+		return fm_fail(FM_ERR_VERSION,
+			       "version: this worker speaks %d of the worker protocol, not %lld: "
+			       "run the same release everywhere",
+			       FM_WORKER_PROTOCOL_VERSION, (long long)version);
+	return 0;
+}
+
 int fm_worker_parse(const char *line, size_t len, struct fm_worker_message *message)
 {
 	json_error_t error;
@@ -267,7 +280,10 @@ int fm_worker_parse(const char *line, size_t len, struct fm_worker_message *mess
 			       error.position);
 	message->request.id = (uint64_t)json_integer_value(id);
 	if (!op)
-		err = fm_fail(FM_ERR_INVALID, "op is missing: prefill, generate, cancel or stats");
+		err = fm_fail(FM_ERR_INVALID,
+			      "op is missing: hello, prefill, generate, cancel or stats");
+	else if (!strcmp(op, "hello"))
+		err = parse_hello(root, message);
 	else if (!strcmp(op, "stats"))
 		message->op = FM_WORKER_OP_STATS;
 	else if (!json_is_integer(id))
@@ -278,7 +294,9 @@ int fm_worker_parse(const char *line, size_t len, struct fm_worker_message *mess
 		err = parse_request(root, op, message);
 	else
 		err = fm_fail(FM_ERR_INVALID,
-			      "op \"%.32s\" is not known: prefill, generate, cancel or stats", op);
+			      "op \"%.32s\" is not known: hello, prefill, generate, cancel "
+			      "or stats",
+			      op);
 	json_decref(root);
 	return err;
 }

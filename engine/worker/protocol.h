@@ -12,8 +12,15 @@
 
 #define FM_WORKER_PROTOCOL_VERSION 2
 #define FM_WORKER_LINE_MAX	   (16u << 20)
+#define FM_WORKER_FRONT_ENDS_MAX   8		 /* connections of one worker */
+#define FM_WORKER_GREETING_NS	   5000000000ull /* for a front end's first line */
 
-enum fm_worker_op { FM_WORKER_OP_REQUEST, FM_WORKER_OP_CANCEL, FM_WORKER_OP_STATS };
+enum fm_worker_op {
+	FM_WORKER_OP_HELLO,
+	FM_WORKER_OP_REQUEST,
+	FM_WORKER_OP_CANCEL,
+	FM_WORKER_OP_STATS,
+};
 
 struct fm_worker_message {
 	enum fm_worker_op op;

@@ -23,7 +23,7 @@
 #include "worker/protocol.h"
 #include "worker/worker.h"
 
-#define CONNECTIONS_MAX 8 /* front ends of one worker */
+#define CONNECTIONS_MAX FM_WORKER_FRONT_ENDS_MAX
 #define STATS_PAUSE_NS	100000000ull
 #define RECEIVE_MAX	262144u /* bytes of one front end between two steps of the engine */
 #define SHORT_PAUSE_MS	10	/* between tries to read while there is no memory for it */
@@ -38,6 +38,8 @@ struct connection {
 	int fd; /* -1: free */
 	bool is_broken;
 	uint32_t short_tries; /* to read what it sent: there was no memory */
+	bool has_greeted;     /* a whole line has come from it */
+	uint64_t greet_by_ns; /* else it is closed then */
 	struct buffer in, out;
 	size_t sent;
 };
@@ -105,8 +107,8 @@ static int send_json(struct connection *connection, json_t *object)
 static int on_event(void *context, void *owner, const struct fm_engine_event *event)
 {
 	struct connection *connection = owner;
-	int err = send_json(connection, fm_worker_event_json(
-						event, event->sample ? event->sample->n_top : 0));
+	int err = send_json(connection,
+			    fm_worker_event_json(event, event->sample ? event->sample->n_top : 0));
 	char line[160];
 	int len;
 
@@ -146,33 +148,40 @@ static void send_hello(struct worker *worker, struct connection *connection)
 		snprintf(incarnation, sizeof(incarnation), "%016llx",
 			 (unsigned long long)pool.incarnation);
 	/* Without its hello a front end would wait for it: it may connect again. */
-	connection->is_broken = send_json(
-		connection,
-		json_pack("{s:s,s:i,s:s,s:s,s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:i}", "hello",
-			  "fabric-worker", "version", FM_WORKER_PROTOCOL_VERSION, "role",
-			  worker->options->role, "model", info->name, "numerics", info->numerics_id,
-			  "namespace", hex, "pool", incarnation, "tokens_per_block",
-			  (int)info->tokens_per_block, "context", (int)info->context_length,
-			  "vocab", (int)info->vocab_size, "pid", (int)getpid(), "max_batch",
-			  (int)worker->options->engine.max_batch)) != 0;
+	connection->is_broken =
+		send_json(connection,
+			  json_pack("{s:s,s:i,s:s,s:s,s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:i}", "hello",
+				    "fabric-worker", "version", FM_WORKER_PROTOCOL_VERSION, "role",
+				    worker->options->role, "model", info->name, "numerics",
+				    info->numerics_id, "namespace", hex, "pool", incarnation,
+				    "tokens_per_block", (int)info->tokens_per_block, "context",
+				    (int)info->context_length, "vocab", (int)info->vocab_size,
+				    "pid", (int)getpid(), "max_batch",
+				    (int)worker->options->engine.max_batch)) != 0;
 }
 
-static void open_connection(struct worker *worker, int fd)
+static void transmit(struct connection *connection)
 {
-	for (int i = 0; i < CONNECTIONS_MAX; i++) {
-		struct connection *connection = &worker->connections[i];
+	struct buffer *out = &connection->out;
 
-		if (connection->fd >= 0)
+	while (connection->sent < out->used) {
+		ssize_t n = send(connection->fd, out->data + connection->sent,
+				 out->used - connection->sent, MSG_NOSIGNAL);
+
+		if (n < 0 && errno == EINTR)
 			continue;
-		fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-		*connection = (struct connection){.fd = fd};
-		send_hello(worker, connection);
-		FM_KILL_POINT("worker: connection opened");
-		return;
+		if (n < 0 && errno != EAGAIN)
+			connection->is_broken = true;
+		if (n < 0)
+			break;
+		connection->sent += (size_t)n;
 	}
-	fm_log(FM_LOG_WARNING, "a front end was refused: %d are connected already",
-	       CONNECTIONS_MAX);
-	close(fd);
+	FM_KILL_POINT("worker: events sent");
+	if (connection->sent) {
+		out->used -= connection->sent;
+		memmove(out->data, out->data + connection->sent, out->used);
+		connection->sent = 0;
+	}
 }
 
 static void close_connection(struct worker *worker, struct connection *connection)
@@ -186,6 +195,75 @@ static void close_connection(struct worker *worker, struct connection *connectio
 	*connection = (struct connection){.fd = -1};
 }
 
+/* What may be sent without waiting goes, then the end. What came from it is read first: closing a
+ * socket with unread bytes would take the message away again. */
+static void turn_away(struct worker *worker, struct connection *connection, int err)
+{
+	char unread[4096];
+
+	fm_log(FM_LOG_WARNING, "a front end was turned away: %s", fm_error_detail());
+	send_error(connection, 0, err);
+	transmit(connection);
+	for (int i = 0; i < 16 && recv(connection->fd, unread, sizeof(unread), MSG_DONTWAIT) > 0;
+	     i++)
+		;
+	close_connection(worker, connection);
+}
+
+/* Who said nothing within its time holds its place no longer. */
+static void close_silent(struct worker *worker, uint64_t now)
+{
+	for (int i = 0; i < CONNECTIONS_MAX; i++) {
+		struct connection *connection = &worker->connections[i];
+
+		if (connection->fd >= 0 && !connection->has_greeted &&
+		    now >= connection->greet_by_ns)
+			turn_away(worker, connection,
+				  fm_fail(FM_ERR_DEADLINE, "no line came within %u s of connecting",
+					  (unsigned int)(FM_WORKER_GREETING_NS / 1000000000u)));
+	}
+}
+
+/* A free place, or that of the one which has been silent longest; NULL: all are in use. */
+static struct connection *find_place(struct worker *worker)
+{
+	struct connection *silent = NULL;
+
+	for (int i = 0; i < CONNECTIONS_MAX; i++) {
+		struct connection *connection = &worker->connections[i];
+
+		if (connection->fd < 0)
+			return connection;
+		if (!connection->has_greeted &&
+		    (!silent || connection->greet_by_ns < silent->greet_by_ns))
+			silent = connection;
+	}
+	if (silent)
+		turn_away(worker, silent,
+			  fm_fail(FM_ERR_LIMIT, "nothing came from it, and its place was needed"));
+	return silent;
+}
+
+static void open_connection(struct worker *worker, int fd)
+{
+	struct connection *connection = find_place(worker), refused = {.fd = fd};
+
+	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+	if (!connection) {
+		turn_away(
+			worker, &refused,
+			fm_fail(FM_ERR_LIMIT,
+				"%d front ends are connected to this worker already: stop one, or "
+				"start another worker",
+				CONNECTIONS_MAX));
+		return;
+	}
+	*connection =
+		(struct connection){.fd = fd, .greet_by_ns = now_ns() + FM_WORKER_GREETING_NS};
+	send_hello(worker, connection);
+	FM_KILL_POINT("worker: connection opened");
+}
+
 /* False: there is no memory to read it now. */
 static bool take_line(struct worker *worker, struct connection *connection, const char *line,
 		      size_t len)
@@ -197,8 +275,11 @@ static bool take_line(struct worker *worker, struct connection *connection, cons
 	FM_KILL_POINT("worker: line received");
 	if (err == FM_ERR_BUSY)
 		return false;
+	connection->has_greeted |= !err;
 	if (err) {
 		send_error(connection, message.request.id, err);
+	} else if (message.op == FM_WORKER_OP_HELLO) {
+		; /* its line is all that is wanted */
 	} else if (message.op == FM_WORKER_OP_STATS) {
 		fm_engine_stats(worker->engine, &stats);
 		send_json(connection, fm_worker_stats_json(&stats));
@@ -280,30 +361,6 @@ static void receive(struct worker *worker, struct connection *connection)
 		 received < RECEIVE_MAX);
 	if (!got || (got < 0 && errno != EAGAIN && errno != EINTR))
 		connection->is_broken = true;
-}
-
-static void transmit(struct connection *connection)
-{
-	struct buffer *out = &connection->out;
-
-	while (connection->sent < out->used) {
-		ssize_t n = send(connection->fd, out->data + connection->sent,
-				 out->used - connection->sent, MSG_NOSIGNAL);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0 && errno != EAGAIN)
-			connection->is_broken = true;
-		if (n < 0)
-			break;
-		connection->sent += (size_t)n;
-	}
-	FM_KILL_POINT("worker: events sent");
-	if (connection->sent) {
-		out->used -= connection->sent;
-		memmove(out->data, out->data + connection->sent, out->used);
-		connection->sent = 0;
-	}
 }
 
 /* Load changes, at most ten times a second. */
@@ -389,10 +446,10 @@ static bool wait_and_serve(struct worker *worker, bool has_work)
 	for (int i = 0; i < CONNECTIONS_MAX; i++) {
 		const struct connection *connection = &worker->connections[i];
 
-		fds[i + 2] = (struct pollfd){
-			.fd = connection->fd,
-			.events = (short)((connection->short_tries ? 0 : POLLIN) |
-					  (connection->out.used ? POLLOUT : 0))};
+		fds[i + 2] =
+			(struct pollfd){.fd = connection->fd,
+					.events = (short)((connection->short_tries ? 0 : POLLIN) |
+							  (connection->out.used ? POLLOUT : 0))};
 		if (connection->fd >= 0 && connection->short_tries && pause)
 			pause = SHORT_PAUSE_MS;
 	}
@@ -403,8 +460,8 @@ static bool wait_and_serve(struct worker *worker, bool has_work)
 	for (int i = 0; i < CONNECTIONS_MAX; i++) {
 		struct connection *connection = &worker->connections[i];
 
-		if (connection->fd >= 0 && (fds[i + 2].revents & (POLLIN | POLLHUP | POLLERR) ||
-					    connection->short_tries))
+		if (connection->fd >= 0 &&
+		    (fds[i + 2].revents & (POLLIN | POLLHUP | POLLERR) || connection->short_tries))
 			receive(worker, connection);
 	}
 	if (fds[1].revents & POLLIN &&
@@ -420,6 +477,7 @@ static void serve(struct worker *worker)
 	while (wait_and_serve(worker, has_work)) {
 		int n_open = 0;
 
+		close_silent(worker, now_ns());
 		has_work = fm_engine_step(worker->engine);
 		tell_stats(worker);
 		for (int i = 0; i < CONNECTIONS_MAX; i++) {
@@ -449,8 +507,10 @@ int fm_worker_run(const struct fm_worker_options *options)
 	if (options->listen)
 		err = listen_on(&worker, options->listen);
 	if (!err) {
-		if (options->fd >= 0)
+		if (options->fd >= 0) {
 			open_connection(&worker, options->fd);
+			worker.connections[0].has_greeted = true; /* ours: it needs no greeting */
+		}
 		if (options->say_ready) {
 			puts("ready");
 			fflush(stdout);

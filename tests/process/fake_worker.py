@@ -29,6 +29,7 @@ class FakeWorker:
                       "max_batch": 16, **hello}
         self.requests = []        # (op, message)
         self.cancelled = []
+        self.greetings = []       # the first line of each front end
         self.die_after = None     # tokens of one request, then the connection drops
         self.refuse = None        # an error event instead of an answer
         self.choose = next_token
@@ -85,6 +86,9 @@ class FakeWorker:
         try:
             for line in connection.makefile("rb"):
                 message = json.loads(line)
+                if message["op"] == "hello":
+                    self.greetings.append(message)
+                    continue
                 if message["op"] == "cancel":
                     self.cancelled.append(message["id"])
                     cancels.add(message["id"])

@@ -29,7 +29,8 @@ ENGINE = {"--model": ANY, "--precision": ("", "q4", "Q8", "fp16"), "--kv": ("", 
           "--pool-socket": ANY, "--pool-size": SIZE, "--logits-log": ANY,
           "--help": SWITCH, "--version": SWITCH}
 FRONT = {"--listen": LISTEN, "--tls": ("", "none", "on"), "--model-name": ANY,
-         "--deadline": (*NUMBER, "0", "86401"), "--max-requests": (*NUMBER, "0", "4097")}
+         "--deadline": (*NUMBER, "0", "86401"), "--max-requests": (*NUMBER, "0", "4097"),
+         "--drain-seconds": (*NUMBER, "86401")}
 COMMANDS = {
     "fabric-engine run": {
         **ENGINE, "--prompt": ANY, "--chat": SWITCH, "--tokens": IDS, "--teacher": IDS,

@@ -568,19 +568,96 @@ def test_many_at_once_with_dying_workers(fleet):
     assert router.metric("requests_running") == 0
 
 
-def test_sigterm_answers_what_runs(folder):
-    worker = FakeWorker(f"{folder}/w.sock")
+def sleeper(router, results):
+    thread = threading.Thread(target=lambda: results.append(router.complete(max_tokens=40)))
+    thread.start()
+    router.until("requests_running", 1)
+    return thread
+
+
+def test_sigterm_lets_what_runs_finish_and_refuses_the_rest(folder):
+    worker = FakeWorker(f"{folder}/w.sock", delay=0.05)
     router = Router(worker)
+    router.wait("/ready")
+    result = []
+    thread = sleeper(router, result)
+    router.process.send_signal(signal.SIGTERM)
+    router.wait("/ready", 503)
+    status, body = router.request("GET", "/ready")
+    assert status == 503 and body["error"]["code"] == "shutting_down"
+    assert router.request("GET", "/health")[0] == 200
+    connection = http.client.HTTPConnection("127.0.0.1", router.port, timeout=60)
+    connection.request("POST", "/v1/completions", json.dumps({"prompt": IDS}))
+    answer = connection.getresponse()
+    assert answer.status == 503 and answer.headers["Retry-After"]
+    assert json.loads(answer.read())["error"]["code"] == "shutting_down"
+    connection.close()
+    assert not result
+    thread.join()
+    assert result[0][0] == 200 and result[0][1]["choices"][0]["finish_reason"] == "length"
+    assert router.process.wait(20) == 0
+    assert "a second signal ends them" in router.log()
+    worker.stop()
+
+
+@pytest.mark.parametrize("options, signals, least", [
+    ((), 2, 0), (("--drain-seconds", "0"), 1, 0), (("--drain-seconds", "1"), 1, 1.0)])
+def test_what_does_not_finish_is_answered_with_503(folder, options, signals, least):
+    worker = FakeWorker(f"{folder}/w.sock")
+    router = Router(worker, options=options)
     router.wait("/ready")
     worker.silent = True
     result = []
-    thread = threading.Thread(target=lambda: result.append(router.complete()))
-    thread.start()
-    router.until("requests_running", 1)
-    router.close()
+    thread = sleeper(router, result)
+    start = time.monotonic()
+    router.process.send_signal(signal.SIGTERM)
+    if signals == 2:
+        router.wait("/ready", 503)
+        assert not result
+        router.process.send_signal(signal.SIGTERM)
+    assert router.process.wait(15) == 0, router.log()
+    assert time.monotonic() - start >= least
     thread.join()
     assert result[0][0] == 503 and result[0][1]["error"]["code"] == "shutting_down"
     worker.stop()
+
+
+def test_without_requests_sigterm_is_the_end(folder):
+    worker = FakeWorker(f"{folder}/w.sock")
+    router = Router(worker)
+    router.wait("/ready")
+    router.close()
+    assert [greeting["version"] for greeting in worker.greetings] == [2]
+    worker.stop()
+
+
+def test_unfinished_requests_are_closed_and_a_slow_answer_is_not(fleet):
+    """15 s without a byte; a request that waits for its worker does not count."""
+    router, worker = fleet(("both",))
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
+    halves = {}
+    for name, text in (("nothing", b""), ("head", head), ("body", head + b'\r\n{"prompt":'),
+                       ("half-closed", head)):
+        halves[name] = socket.create_connection(("127.0.0.1", router.port))
+        halves[name].sendall(text)
+        if name == "half-closed":
+            halves[name].shutdown(socket.SHUT_WR)
+    worker.delay = 18
+    worker.choose = lambda tokens: 3000
+    result = []
+    thread = threading.Thread(target=lambda: result.append(router.complete(max_tokens=1)))
+    thread.start()
+    start = time.monotonic()
+    for name, half in halves.items():
+        half.settimeout(20)
+        try:
+            assert half.recv(1) == b"", name
+        except ConnectionResetError:
+            pass
+        half.close()
+    assert time.monotonic() - start < 20
+    thread.join()
+    assert result[0][0] == 200 and result[0][1]["usage"]["completion_tokens"] == 1
 
 
 def test_command_line():

@@ -67,6 +67,19 @@ START_TEST(what_is_absent_is_off)
 }
 END_TEST
 
+START_TEST(a_greeting_names_its_version)
+{
+	struct fm_worker_message message;
+
+	ck_assert_int_eq(parse("{\"op\":\"hello\",\"version\":2}", &message), 0);
+	ck_assert_int_eq(message.op, FM_WORKER_OP_HELLO);
+	fm_worker_message_free(&message);
+	ck_assert_int_eq(parse("{\"op\":\"hello\",\"version\":3}", &message), FM_ERR_VERSION);
+	ck_assert_ptr_nonnull(strstr(fm_error_detail(), "speaks 2"));
+	ck_assert_int_eq(parse("{\"op\":\"hello\"}", &message), FM_ERR_VERSION);
+}
+END_TEST
+
 START_TEST(what_is_wrong_is_refused_by_name)
 {
 	static const struct {
@@ -130,6 +143,7 @@ int main(void)
 
 	tcase_add_test(tests, a_request_is_taken_whole);
 	tcase_add_test(tests, what_is_absent_is_off);
+	tcase_add_test(tests, a_greeting_names_its_version);
 	tcase_add_test(tests, what_is_wrong_is_refused_by_name);
 	suite_add_tcase(suite, tests);
 	srunner_run_all(runner, CK_NORMAL);
