@@ -206,9 +206,9 @@ static int load(struct run *run)
 	int err;
 
 	fm_progress("loading %s …", run->flags.model);
-	err = fm_model_open(run->flags.model, &run->flags.model_options, &run->model);
+	err = fm_tokenizer_open(run->flags.model, &run->tokenizer);
 	if (!err)
-		err = fm_tokenizer_create(fm_model_gguf(run->model), &run->tokenizer);
+		err = fm_model_open(run->flags.model, &run->flags.model_options, &run->model);
 	if (!err && !run->flags.pool_socket) {
 		err = fm_embedded_pool_start(run->flags.pool_bytes, &run->pool);
 		if (!err)

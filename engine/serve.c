@@ -97,10 +97,10 @@ static int serve_all(struct serve *serve)
 	int err;
 
 	fm_progress("loading %s …", serve->flags.model);
-	err = fm_model_open(serve->flags.model, &serve->flags.model_options, &serve->model);
-	fm_progress_end();
+	err = fm_tokenizer_open(serve->flags.model, &serve->tokenizer);
 	if (!err)
-		err = fm_tokenizer_create(fm_model_gguf(serve->model), &serve->tokenizer);
+		err = fm_model_open(serve->flags.model, &serve->flags.model_options, &serve->model);
+	fm_progress_end();
 	if (!err)
 		err = start_worker(serve);
 	if (!err) {

@@ -31,10 +31,10 @@ static int serve(const struct fm_engine_flags *flags, struct fm_worker_options *
 	int err;
 
 	fm_progress("loading %s …", flags->model);
-	err = fm_model_open(flags->model, &flags->model_options, &model);
-	fm_progress_end();
+	err = fm_tokenizer_open(flags->model, &tokenizer);
 	if (!err)
-		err = fm_tokenizer_create(fm_model_gguf(model), &tokenizer);
+		err = fm_model_open(flags->model, &flags->model_options, &model);
+	fm_progress_end();
 	if (!err) {
 		const struct fm_model_info *info = fm_model_info(model);
 

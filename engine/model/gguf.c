@@ -23,9 +23,9 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "GGUF numbers are read in place");
 
 /* Far above any model known (a 671-billion MoE in one file: 1,147 tensors, 60 keys), and small
- * enough that the tables below take at most 16 MiB whatever the header claims. */
+ * enough that the tables below take at most 11 MiB whatever the header claims. */
 #define GGUF_KEYS_MAX	       65536
-#define GGUF_TENSORS_MAX       131072
+#define GGUF_TENSORS_MAX       65536
 #define GGUF_NAME_BYTES_MAX    65535 /* of a key: the specification's limit */
 #define GGUF_ALIGNMENT_DEFAULT 32
 #define GGUF_ALIGNMENT_MAX     (1u << 30)
@@ -541,6 +541,7 @@ static int read_tensors(struct cursor *in, struct gguf *file)
 static int place_tensors(struct cursor *in, struct gguf *file, uint32_t alignment)
 {
 	uint64_t start = (in->pos + alignment - 1) & ~(uint64_t)(alignment - 1);
+	uint64_t total = 0; /* cannot overflow: each is at most the file's size, below 2^47 */
 
 	file->data_start = start;
 	for (size_t i = 0; i < file->n_tensors; i++) {
@@ -568,7 +569,14 @@ static int place_tensors(struct cursor *in, struct gguf *file, uint32_t alignmen
 				in->path, printable(tensor->name).text, offset, end, in->size);
 		tensor->file_offset = offset;
 		tensor->data = in->base + offset;
+		total += tensor->n_bytes;
 	}
+	/* Else a small file could claim any amount of weights by naming the same bytes again. */
+	if (total > in->size)
+		return fm_fail(FM_ERR_CORRUPT,
+			       "%s: its tensors take %" PRIu64 " bytes but the file has %" PRIu64
+			       ": they overlap; damaged or crafted",
+			       in->path, total, in->size);
 	return 0;
 }
 

@@ -151,8 +151,7 @@ int fm_model_open(const char *path, const struct fm_model_options *options, stru
 	    (error = find_architecture(model, &architecture)) ||
 	    (error = architecture->configure(model)) ||
 	    (error = fm_threads_create(options->threads, &model->threads)) ||
-	    (error = load(model, architecture)) || (error = fm_rope_reserve(model, 0)) ||
-	    (error = fm_buffers_reserve(model, 1))) {
+	    (error = load(model, architecture)) || (error = fm_rope_reserve(model, 0))) {
 		fm_model_close(model);
 		return error;
 	}

@@ -17,8 +17,9 @@
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 
-#define VOCABULARY_MAX                                                                             \
-	(1u << 24) /* 60 times the largest known; keeps every table below 2^32 bytes */
+/* Of tokens and of merges: four times and twice the largest known. Whatever a file claims, tables
+ * made of it take less than 40 MiB beyond its own size (tests/process/test_hostile_files.py). */
+#define VOCABULARY_MAX (1u << 20)
 #define TEXT_BYTES_MAX (16u << 20) /* one call's working memory stays below 500 MiB */
 #define NO_TOKEN       UINT32_MAX
 
@@ -37,11 +38,6 @@ struct merge {
 	uint32_t left, right, result;
 };
 
-struct pair_slot {
-	uint64_t pair; /* left << 32 | right */
-	uint32_t rank_plus_one;
-};
-
 struct fm_tokenizer {
 	uint32_t n;
 	uint8_t *flags;	 /* of each token */
@@ -51,7 +47,7 @@ struct fm_tokenizer {
 	size_t slot_mask;
 	struct merge *merges; /* by rank */
 	size_t n_merges;
-	struct pair_slot *pairs; /* pair to rank + 1, open addressing */
+	uint32_t *pairs; /* left and right of a merge to its rank + 1, open addressing */
 	size_t pair_mask;
 	uint32_t byte_token[256];
 	uint32_t *specials; /* control and user tokens, sorted by their bytes */
@@ -124,14 +120,17 @@ static uint32_t find_token(const struct fm_tokenizer *tokenizer, const char *dat
 	return *find_slot(tokenizer, data, len) - 1; /* an empty slot gives NO_TOKEN */
 }
 
-static struct pair_slot *find_pair(const struct fm_tokenizer *tokenizer, uint32_t left,
-				   uint32_t right)
+/* The slot with the rank + 1 of the merge of @left and @right, or the empty one where it goes. */
+static uint32_t *find_pair(const struct fm_tokenizer *tokenizer, uint32_t left, uint32_t right)
 {
-	uint64_t pair = (uint64_t)left << 32 | right;
-	size_t at = mix(mix(pair)) & tokenizer->pair_mask;
+	size_t at = mix(mix((uint64_t)left << 32 | right)) & tokenizer->pair_mask;
 
-	while (tokenizer->pairs[at].rank_plus_one && tokenizer->pairs[at].pair != pair)
-		at = (at + 1) & tokenizer->pair_mask;
+	for (; tokenizer->pairs[at]; at = (at + 1) & tokenizer->pair_mask) {
+		const struct merge *merge = &tokenizer->merges[tokenizer->pairs[at] - 1];
+
+		if (merge->left == left && merge->right == right)
+			break;
+	}
 	return &tokenizer->pairs[at];
 }
 
@@ -217,8 +216,8 @@ static void push_pair(struct encoder *encoder, uint32_t left)
 
 	if (symbol->next == NO_TOKEN)
 		return;
-	rank_plus_one = find_pair(encoder->tokenizer, symbol->id, encoder->symbols[symbol->next].id)
-				->rank_plus_one;
+	rank_plus_one =
+		*find_pair(encoder->tokenizer, symbol->id, encoder->symbols[symbol->next].id);
 	if (rank_plus_one)
 		heap_push(encoder, (uint64_t)(rank_plus_one - 1) << 32 | left);
 }
@@ -608,7 +607,7 @@ static int load_merges(struct fm_tokenizer *tokenizer, const struct gguf *file)
 		err = no_memory(file);
 	for (size_t i = 0; !err && i < n; i++) {
 		struct merge *merge = &tokenizer->merges[i];
-		struct pair_slot *slot;
+		uint32_t *slot;
 
 		gguf_array_string(file, "tokenizer.ggml.merges", i, &text);
 		if (!parse_merge(tokenizer, text, buffer, merge)) {
@@ -620,10 +619,8 @@ static int load_merges(struct fm_tokenizer *tokenizer, const struct gguf *file)
 			break;
 		}
 		slot = find_pair(tokenizer, merge->left, merge->right);
-		if (!slot->rank_plus_one) {
-			slot->pair = (uint64_t)merge->left << 32 | merge->right;
-			slot->rank_plus_one = i + 1;
-		}
+		if (!*slot) /* of equal merges the first counts */
+			*slot = i + 1;
 	}
 	free(buffer);
 	return err;
@@ -786,6 +783,19 @@ int fm_tokenizer_create(const struct gguf *file, struct fm_tokenizer **out)
 	}
 	*out = tokenizer;
 	return 0;
+}
+
+int fm_tokenizer_open(const char *path, struct fm_tokenizer **out)
+{
+	struct gguf *file;
+	int err = gguf_open(path, &file);
+
+	*out = NULL;
+	if (err)
+		return err;
+	err = fm_tokenizer_create(file, out);
+	gguf_close(file);
+	return err;
 }
 
 void fm_tokenizer_destroy(struct fm_tokenizer *tokenizer)

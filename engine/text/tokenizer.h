@@ -16,6 +16,9 @@ struct fm_tokenizer;
 /* Copies what it needs: @file may be closed afterwards. Refuses (FM_ERR_UNSUPPORTED) a tokenizer
  * model or pre-tokenizer that it does not know, naming it. */
 int fm_tokenizer_create(const struct gguf *file, struct fm_tokenizer **out);
+/* The same from a path. Programs do this before they open the model, so that a tokenizer that is
+ * refused costs no packed weights. */
+int fm_tokenizer_open(const char *path, struct fm_tokenizer **out);
 void fm_tokenizer_destroy(struct fm_tokenizer *tokenizer);
 
 struct fm_tokens { /* owned by the caller: fm_tokens_free() */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Chooses the instruction-set path at run time. The one file that looks at the machine; every path
- * gives the same bits, so the choice is about speed alone.
+ * gives the same bits, so the choice is about speed alone. With FM_PORTABLE_ONLY (fuzz targets are
+ * built without the other paths) there is one.
  */
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(FM_PORTABLE_ONLY)
 #include <cpuid.h>
 #endif
 #include <string.h>
@@ -13,7 +14,7 @@
 
 #include "paths.h"
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(FM_PORTABLE_ONLY)
 /* clang's __builtin_cpu_supports() does not know F16C. */
 static bool has_f16c(void)
 {
@@ -43,7 +44,7 @@ int fm_kernels_select(const char *isa, const struct fm_kernels **out)
 		return fm_fail(FM_ERR_INVALID,
 			       "instruction set \"%s\" is not known: use portable, avx2 or avx512",
 			       isa);
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(FM_PORTABLE_ONLY)
 	__builtin_cpu_init();
 	if ((!isa || !strcmp(isa, "avx512")) && has_avx512())
 		*out = &fm_kernels_avx512;

@@ -110,16 +110,15 @@ FM_GENERIC void fm_generic_quantise(struct fm_tile *tiles, size_t token, const f
 
 	for (struct fm_tile *tile = tiles; n > 0; tile++, x += FM_BLOCK_COLUMNS) {
 		float largest = 0.0f, inverse;
-		int32_t sum = 0, half_sum = 0;
+		uint32_t sum = 0, half_sum = 0; /* unsigned: what NaNs make may wrap */
 
 		for (int i = 0; i < FM_BLOCK_COLUMNS; i++)
 			largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
 		inverse = largest > 0.0f ? range / largest : 0.0f;
 		for (int i = 0; i < FM_BLOCK_COLUMNS; i++) {
 			float shifted = fmaf(x[i], inverse, FM_ROUND_MAGIC);
-			int32_t value =
-				(int32_t)(fm_float_bits(shifted) - fm_float_bits(FM_ROUND_MAGIC));
-			int32_t high = is_fine ? (value + 128) >> 8 : value;
+			uint32_t value = fm_float_bits(shifted) - fm_float_bits(FM_ROUND_MAGIC);
+			uint32_t high = is_fine ? (uint32_t)((int32_t)(value + 128) >> 8) : value;
 
 			sum += value;
 			half_sum += i < FM_BLOCK_COLUMNS / 2 ? value : 0;
@@ -127,9 +126,9 @@ FM_GENERIC void fm_generic_quantise(struct fm_tile *tiles, size_t token, const f
 			tile->q[1][token][i] = (int8_t)(value - high * 256);
 		}
 		tile->scale[token] = largest / range;
-		tile->sum[token] = sum;
-		tile->half_sum[token] = half_sum;
-		tile->scaled_sum[token] = tile->scale[token] * (float)sum;
+		tile->sum[token] = (int32_t)sum;
+		tile->half_sum[token] = (int32_t)half_sum;
+		tile->scaled_sum[token] = tile->scale[token] * (float)(int32_t)sum;
 		n -= FM_BLOCK_COLUMNS;
 	}
 }
@@ -395,18 +394,17 @@ static inline void fm_generic_accumulate(const struct fm_block *block, const str
 					 bool is_fine, size_t token, float *sums)
 {
 	const int quads = FM_BLOCK_COLUMNS / 4, parts = block->has_halves ? 2 : 1;
-	const int32_t part_sums[2] = {
-		block->has_halves ? tile->half_sum[token] : tile->sum[token],
-		tile->sum[token] - tile->half_sum[token],
-	};
+	const uint32_t sum = (uint32_t)tile->sum[token], half_sum = (uint32_t)tile->half_sum[token];
+	const uint32_t part_sums[2] = {block->has_halves ? half_sum : sum, sum - half_sum};
 
 	for (int lane = 0; lane < FM_LANES; lane++) {
 		for (int part = 0; part < parts; part++) {
 			int32_t dot = fm_generic_dot(block, lane, tile, is_fine, token,
 						     part * quads / parts,
 						     (part + 1) * quads / parts);
+			uint32_t raised = (uint32_t)block->offset * part_sums[part];
 
-			dot -= block->offset * part_sums[part];
+			dot = (int32_t)((uint32_t)dot - raised);
 			sums[lane] = fmaf(block->d[part][lane] * tile->scale[token], (float)dot,
 					  sums[lane]);
 		}

@@ -122,9 +122,9 @@ INLINE __m512i dot(const struct block *block, const int8_t *q, int first, int en
 /* Takes quads first..end, whose activations add up to @part_sum, into the sums. */
 INLINE __m512 accumulate_part(enum fm_format format, bool is_fine, const struct block *block,
 			      const struct fm_tile *tile, size_t token, int first, int end,
-			      int32_t part_sum, __m512 sum)
+			      uint32_t part_sum, __m512 sum)
 {
-	const int32_t raised = fm_formats[format].offset * part_sum;
+	const uint32_t raised = fm_formats[format].offset * part_sum;
 	__m512i total = dot(block, tile->q[0][token], first, end);
 	__m512 scale = _mm512_mul_ps(block->d[first ? 1 : 0], _mm512_set1_ps(tile->scale[token]));
 
@@ -132,22 +132,20 @@ INLINE __m512 accumulate_part(enum fm_format format, bool is_fine, const struct 
 		total = _mm512_add_epi32(_mm512_slli_epi32(total, 8),
 					 dot(block, tile->q[1][token], first, end));
 	if (fm_formats[format].offset)
-		total = _mm512_sub_epi32(total, _mm512_set1_epi32(raised));
+		total = _mm512_sub_epi32(total, _mm512_set1_epi32((int)raised));
 	return _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(total), sum);
 }
 
 INLINE __m512 accumulate(enum fm_format format, bool is_fine, const struct block *block,
 			 const struct fm_tile *tile, size_t token, __m512 sum)
 {
-	if (fm_formats[format].factors == 2) {
-		int32_t half_sum = tile->half_sum[token];
+	uint32_t part = (uint32_t)tile->sum[token], half = (uint32_t)tile->half_sum[token];
 
-		sum = accumulate_part(format, is_fine, block, tile, token, 0, 4, half_sum, sum);
-		sum = accumulate_part(format, is_fine, block, tile, token, 4, 8,
-				      tile->sum[token] - half_sum, sum);
+	if (fm_formats[format].factors == 2) {
+		sum = accumulate_part(format, is_fine, block, tile, token, 0, 4, half, sum);
+		sum = accumulate_part(format, is_fine, block, tile, token, 4, 8, part - half, sum);
 	} else {
-		sum = accumulate_part(format, is_fine, block, tile, token, 0, 8, tile->sum[token],
-				      sum);
+		sum = accumulate_part(format, is_fine, block, tile, token, 0, 8, part, sum);
 	}
 	if (fm_formats[format].has_minimum)
 		sum = _mm512_fmadd_ps(block->m, _mm512_set1_ps(tile->scaled_sum[token]), sum);

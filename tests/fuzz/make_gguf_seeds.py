@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Writes the seeds of fuzz_gguf into tests/fuzz/corpus/gguf: small files that open, one for each
-value type, tensor type and tokenizer, so that the fuzzer begins behind the header."""
+value type, tensor type, tokenizer and weight format, so that the fuzzer begins behind the header."""
 import os
 import struct
 
 OUT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus", "gguf")
-U32, BOOL, STRING, ARRAY = 4, 7, 8, 9
+U32, F32, BOOL, STRING, ARRAY = 4, 6, 7, 8, 9
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
 BLOCKS = {0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34),
           12: (256, 144), 13: (256, 176), 14: (256, 210), 30: (1, 2)}
@@ -56,6 +56,29 @@ def tokenizer(pre):
     ])
 
 
+def model(dim, embedding, matrices, norm):
+    """A model of one layer whose matrices take the given types in turn; its weights are zeros."""
+    sizes = {b"block_count": 1, b"embedding_length": dim, b"feed_forward_length": 32,
+             b"attention.head_count": 1, b"attention.head_count_kv": 1, b"attention.key_length": 32,
+             b"context_length": 16, b"rope.dimension_count": 32}
+    keys = [key(b"general.architecture", STRING, text(b"llama")),
+            key(b"llama.attention.layer_norm_rms_epsilon", F32, struct.pack("<f", 1e-5))]
+    keys += [key(b"llama." + name, U32, struct.pack("<I", size)) for name, size in sizes.items()]
+    shapes = [(b"token_embd", (dim, 3), embedding), (b"output_norm", (dim,), norm),
+              (b"blk.0.attn_norm", (dim,), norm), (b"blk.0.ffn_norm", (dim,), norm)]
+    shapes += [(b"blk.0." + name, (32, dim), 8) for name in (b"attn_output", b"ffn_down")]
+    for i, name in enumerate((b"attn_q", b"attn_k", b"attn_v", b"ffn_gate", b"ffn_up")):
+        shapes.append((b"blk.0." + name, (dim, 32), matrices[i % len(matrices)]))
+    tensors, data = [], b""
+    for name, dims, kind in shapes:
+        block, size = BLOCKS[kind]
+        n = dims[0] // block * (dims[1] if len(dims) > 1 else 1)
+        tensors.append(text(name + b".weight") + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims,
+                                                             kind, len(data)))
+        data += bytes(n * size) + bytes(-n * size % 32)
+    return gguf(keys, tensors, data)
+
+
 def main():
     os.makedirs(OUT, exist_ok=True)
     write("empty", gguf([]))
@@ -73,6 +96,10 @@ def main():
     write("alignment", gguf([key(b"general.alignment", U32, struct.pack("<I", 8))], tensors, data))
     for pre in (b"smollm", b"llama-bpe", b"qwen2", b"gpt-2", b"default"):
         write("tokenizer-" + pre.decode(), tokenizer(pre))
+    write("model-4-8", model(32, 8, [2, 3, 8], 0))
+    write("model-5", model(32, 6, [6, 7], 1))
+    write("model-floats", model(32, 0, [0, 1, 30], 30))
+    write("model-k", model(256, 14, [12, 13, 14], 0))
 
 
 if __name__ == "__main__":

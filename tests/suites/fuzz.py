@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The libFuzzer targets of tests/fuzz, FUZZ_SECONDS each, on their seeds and what earlier runs kept.
 
-A target's source names what it links ("FUZZ_SOURCES:", "FUZZ_LIBS:"); it is built here by clang.
+A target's source names what it links ("FUZZ_SOURCES:", patterns; "FUZZ_LIBS:", "FUZZ_FLAGS:"); it is
+built here by clang.
 """
 import glob
 import os
@@ -16,16 +17,17 @@ def fuzz():
         name = os.path.basename(source)[:-2]
         with open(source, encoding="utf-8") as file:
             text = file.read()
-        match = re.search(r"FUZZ_SOURCES:(.*)", text)
-        libs = re.search(r"FUZZ_LIBS:(.*)", text)
+        sources, libs, flags = (
+            [word for found in re.findall(rf"FUZZ_{what}:(.*)", text) for word in found.split()]
+            for what in ("SOURCES", "LIBS", "FLAGS"))
+        sources = [path for pattern in sources for path in sorted(glob.glob(f"{TOP}/{pattern}"))]
         binary = f"{TOP}/build/fuzz/{name}"
         os.makedirs(os.path.dirname(binary), exist_ok=True)
         build = ["clang-14", "-std=gnu11", "-O1", "-g", "-D_GNU_SOURCE", '-DFM_VERSION="fuzz"',
                  "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all",
                  "-ffp-contract=off",
                  "-Ilibfabricmgr/include", "-Ikmod/uapi", "-Ilibfabricmgr", "-Ikernels", "-Iengine",
-                 source, *(match[1].split() if match else []), "-o", binary,
-                 *(libs[1].split() if libs else [])]
+                 *flags, source, *sources, "-o", binary, *libs]
         status, text, took = run(build, 300)
         if status == 0:
             work = f"{TOP}/build/fuzz/{name}.corpus"

@@ -159,6 +159,27 @@ START_TEST(a_bad_header_is_refused)
 }
 END_TEST
 
+START_TEST(tensors_that_overlap_are_refused)
+{
+	struct gguf_builder built = {0};
+	struct gguf *file;
+	void *copy;
+
+	build_header(&built, 3, 3, 0);
+	for (int i = 0; i < 3; i++)
+		build_tensor(&built, (const char *[]){"a", "b", "c"}[i], 1, (uint64_t[]){256},
+			     GGML_F32, 0);
+	build_align(&built, 32);
+	for (int i = 0; i < 256; i++)
+		build_u32(&built, 0);
+	ck_assert_int_eq(open_copy(built.data, built.n, &file, &copy), FM_ERR_CORRUPT);
+	ck_assert_msg(strstr(fm_error_detail(), "take 3072 bytes") != NULL, "%s",
+		      fm_error_detail());
+	free(copy);
+	build_free(&built);
+}
+END_TEST
+
 START_TEST(a_bad_tensor_is_refused)
 {
 	struct shape shape = good;
@@ -489,6 +510,7 @@ int main(void)
 	tcase_add_test(tests, a_good_file_is_read);
 	tcase_add_test(tests, a_bad_header_is_refused);
 	tcase_add_test(tests, a_bad_tensor_is_refused);
+	tcase_add_test(tests, tensors_that_overlap_are_refused);
 	tcase_add_test(tests, a_truncated_file_says_what_is_missing);
 	tcase_add_test(tests, bad_keys_are_refused);
 	tcase_add_test(tests, numbers_convert_when_they_fit);
