@@ -13,6 +13,7 @@
 
 #include <fabricmgr.h>
 
+#include "mem/cgroup.h"
 #include "mem/region.h"
 
 #define HUGE_BYTES (2ull << 20)
@@ -88,23 +89,34 @@ int fm_memory_choose(const char *wanted, uint64_t bytes, struct fm_memory *out)
 	return 0;
 }
 
-int fm_memory_check(const struct fm_memory *memory, uint64_t pool_bytes, uint64_t table_bytes)
+static double mebibytes(uint64_t bytes)
+{
+	return (double)bytes / 1048576.0;
+}
+
+int fm_memory_check(const struct fm_memory *memory, const struct fm_cgroup_memory *group,
+		    uint64_t pool_bytes, uint64_t table_bytes)
 {
 	uint64_t available, needed = table_bytes;
 
-	if (!meminfo("MemAvailable", &available))
-		return 0; /* no /proc: the kernel will say */
-	available *= 1024;
 	if (memory->rung == FM_RUNG_MEMFD)
 		needed += pool_bytes; /* huge pages were counted by fm_memory_choose() */
-	if (needed <= available)
-		return 0;
-	return fm_fail(
-		FM_ERR_NO_MEMORY,
-		"pool %.1f MiB + tables %.1f MiB = %.1f MiB, but only %.1f MiB of memory are "
-		"available; choose a smaller size",
-		(double)(needed - table_bytes) / 1048576.0, (double)table_bytes / 1048576.0,
-		(double)needed / 1048576.0, (double)available / 1048576.0);
+	/* Without /proc the kernel will say. */
+	if (meminfo("MemAvailable", &available) && needed > available * 1024)
+		return fm_fail(FM_ERR_NO_MEMORY,
+			       "pool %.1f MiB + tables %.1f MiB = %.1f MiB, but only %.1f MiB of "
+			       "memory are available; choose a smaller size",
+			       mebibytes(needed - table_bytes), mebibytes(table_bytes),
+			       mebibytes(needed), mebibytes(available * 1024));
+	if (group && needed > group->limit - group->used)
+		return fm_fail(FM_ERR_NO_MEMORY,
+			       "pool %.1f MiB + tables %.1f MiB = %.1f MiB, but the control group "
+			       "%s may have %.1f MiB and %.1f MiB of them are in use; choose a "
+			       "smaller size or raise its memory.max",
+			       mebibytes(needed - table_bytes), mebibytes(table_bytes),
+			       mebibytes(needed), group->path, mebibytes(group->limit),
+			       mebibytes(group->used));
+	return 0;
 }
 
 int fm_region_create(enum fm_rung rung, const char *name, uint64_t bytes)

@@ -21,8 +21,11 @@ struct fm_memory {
 const char *fm_rung_name(enum fm_rung rung);
 /* Chooses the rung for @bytes: @wanted NULL (best), "hugetlb" or "memfd". */
 int fm_memory_choose(const char *wanted, uint64_t bytes, struct fm_memory *out);
-/* FM_ERR_NO_MEMORY, with the sum, when @pool_bytes and @table_bytes do not fit. */
-int fm_memory_check(const struct fm_memory *memory, uint64_t pool_bytes, uint64_t table_bytes);
+struct fm_cgroup_memory;
+/* FM_ERR_NO_MEMORY, with the sum, when @pool_bytes and @table_bytes do not fit into the machine's
+ * memory or into what @group (NULL: no limit) leaves. */
+int fm_memory_check(const struct fm_memory *memory, const struct fm_cgroup_memory *group,
+		    uint64_t pool_bytes, uint64_t table_bytes);
 
 /* A sparse file of mode 0600 whose size is sealed. Returns the descriptor or an error. */
 int fm_region_create(enum fm_rung rung, const char *name, uint64_t bytes);

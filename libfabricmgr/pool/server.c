@@ -19,6 +19,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "mem/cgroup.h"
+#include "pool/lock_file.h"
 #include "pool/server.h"
 
 /* ---- memory ---- */
@@ -89,6 +91,8 @@ static int create_memory(struct fm_server *server, const struct fm_server_option
 {
 	const struct fm_policy_ops *policy =
 		fm_policy_find(options->policy ? options->policy : "lru");
+	struct fm_cgroup_memory group;
+	bool is_limited = fm_cgroup_memory("/proc/self/cgroup", "/sys/fs/cgroup", &group);
 	uint64_t random[2];
 	int err;
 
@@ -97,10 +101,10 @@ static int create_memory(struct fm_server *server, const struct fm_server_option
 			       options->policy);
 	err = fm_memory_choose(options->memory, server->pool_bytes, &server->memory);
 	if (!err)
-		err = fm_memory_check(&server->memory, server->pool_bytes,
-				      server->index_bytes + server->header_bytes +
-					      (uint64_t)server->entries_max *
-						      sizeof(struct fm_node));
+		err = fm_memory_check(
+			&server->memory, is_limited ? &group : NULL, server->pool_bytes,
+			server->index_bytes + server->header_bytes +
+				(uint64_t)server->entries_max * sizeof(struct fm_node));
 	if (err)
 		return err;
 	if (getrandom(random, sizeof(random), 0) != sizeof(random))
@@ -167,7 +171,9 @@ static int listen_on(struct fm_server *server, const char *path, uint32_t mode)
 		return fm_fail(FM_ERR_LIMIT, "socket path %s is longer than %zu bytes", path,
 			       sizeof(address.sun_path) - 1);
 	strcpy(address.sun_path, path);
-	err = clear_socket(path, &address);
+	snprintf(server->lock_path, sizeof(server->lock_path), "%s.lock", path);
+	server->lock = fm_lock_file_take(server->lock_path);
+	err = server->lock < 0 ? server->lock : clear_socket(path, &address);
 	if (err)
 		return err;
 	server->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -251,6 +257,7 @@ int fm_server_create(const struct fm_server_options *options, struct fm_server *
 	if (!server)
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory for a server");
 	server->index_fd = server->header_fd = server->listener = server->stop_event = -1;
+	server->lock = -1;
 	server->handover[0] = server->handover[1] = -1;
 	server->waiters_end = &server->waiters;
 	server->next_client_id = 1;
@@ -301,6 +308,7 @@ void fm_server_destroy(struct fm_server *server)
 	if (server->socket_path)
 		unlink(server->socket_path);
 	free(server->socket_path);
+	fm_lock_file_release(server->lock_path, server->lock);
 	while (server->sessions)
 		fm_session_end(server->sessions);
 	/* Connections that were handed over and never served. */

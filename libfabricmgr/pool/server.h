@@ -61,6 +61,8 @@ struct fm_server {
 	struct fm_waiter *waiters, **waiters_end;
 	uint64_t retry_at, expire_at;
 	int listener, stop_event, handover[2];
+	int lock; /* of the socket's path, held while it is ours; -1: none */
+	char lock_path[128];
 	struct fm_watch *listen_watch, *stop_watch, *handover_watch;
 	char *socket_path;
 	bool is_stopping;

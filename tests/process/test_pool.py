@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -89,6 +90,41 @@ def test_a_pool_larger_than_memory_is_refused_with_the_sum():
         done = subprocess.run([f"{BIN}/fabricmgrd", "--socket", f"{folder}/s", "--size", "15T"],
                               capture_output=True, text=True, check=False)
     assert done.returncode == 1 and re.search(r"\+ .* = .* available", done.stderr)
+
+
+def test_of_daemons_that_find_a_dead_ones_socket_one_takes_it():
+    """Each sees that nobody answers there; without the lock, each would replace what another bound."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/pool.sock"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
+            dead.bind(path)
+        for _ in range(5):  # later: the socket of the one that was killed
+            started = [subprocess.Popen(
+                [f"{BIN}/fabricmgrd", "--socket", path, "--size", "8M"], stderr=subprocess.PIPE,
+                text=True) for _ in range(8)]
+            losers = []
+            end = time.monotonic() + 30
+            while len(losers) < 7:
+                assert time.monotonic() < end, "more than one serves"
+                losers = [process for process in started if process.poll() is not None]
+                time.sleep(0.01)
+            for loser in losers:
+                text = loser.communicate()[1]
+                assert loser.returncode == 1 and path in text, text
+            winner, = set(started) - set(losers)
+            done = subprocess.run([f"{BIN}/fabricctl", "--socket", path, "--json", "info"],
+                                  capture_output=True, text=True, check=True, timeout=20)
+            assert json.loads(done.stdout)["daemon_pid"] == winner.pid
+            winner.kill()
+            winner.communicate()
+        assert sorted(os.listdir(folder)) == ["pool.sock", "pool.sock.lock"]
+        last = subprocess.Popen([f"{BIN}/fabricmgrd", "--socket", path, "--size", "8M"],
+                                stderr=subprocess.PIPE, text=True)
+        while "ready" not in last.stderr.readline():
+            pass
+        last.terminate()
+        last.communicate()
+        assert os.listdir(folder) == [], "a lock file is removed in order, and not in the way else"
 
 
 def test_one_daemon_for_a_socket(daemon):
