@@ -60,7 +60,7 @@ UNIT_HELP_OBJ := $(call obj,$(filter-out tests/unit/test_%.c,$(UNIT_SRC)))
 BIN := $(addprefix $(BUILD)/bin/,$(TOOLS) fabric-engine)
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps deps-test model demo check check-long check-reference fuzz clean install programs units FORCE check-kills
+.PHONY: all help deps deps-test model demo check check-long check-reference check-formats fuzz clean install programs units FORCE check-kills
 .DELETE_ON_ERROR:
 
 all: programs
@@ -78,6 +78,7 @@ help:
 	'  make peers      what they compare with (llama.cpp, redis-server) into build/peers' \
 	'  make check-kills  kill processes at every step of every protocol: KILLS=500 SEED=1' \
 	'  make check-model  the lease protocol searched by spin, as it is and with planted faults' \
+	'  make check-formats  weights in every format against the gguf package' \
 	'  make fuzz       the fuzz targets, FUZZ_SECONDS (10) each' \
 	'  make install    DESTDIR= PREFIX=$(PREFIX)' \
 	'  make clean      remove build/' '' \
@@ -146,6 +147,10 @@ check-kills: deps-test
 .PHONY: check-model
 check-model: deps-test
 	@python3 tests/model/run.py
+
+check-formats: deps-test
+	@$(MAKE) --no-print-directory -s -j$$(nproc) units
+	@/usr/bin/python3 -m pytest -q -rs -p no:cacheprovider tests/process/test_formats.py
 
 fuzz: deps-test
 	@python3 tests/run.py --only fuzz
