@@ -17,7 +17,8 @@ CCACHE := $(shell command -v ccache 2>/dev/null)
 # Debian packages: what the build needs, and what the tests need besides.
 DEPS_BUILD := gcc libc6-dev ccache liburing-dev libmicrohttpd-dev libjansson-dev libpcre2-dev \
 	libutf8proc-dev libisal-dev libnuma-dev libssl-dev python3 python3-venv ca-certificates
-DEPS_TEST := check libsubunit-dev python3-pytest clang-14 libclang-rt-14-dev strace procps spin
+DEPS_TEST := check libsubunit-dev python3-pytest clang-14 libclang-rt-14-dev strace procps spin \
+	g++ pkgconf man-db
 # The programs that benchmarks compare with: to build llama.cpp, and redis-server.
 DEPS_PEERS := g++ cmake make redis-server
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
@@ -80,7 +81,7 @@ help:
 	'  make check-model  the lease protocol searched by spin, as it is and with planted faults' \
 	'  make check-formats  weights in every format against the gguf package' \
 	'  make fuzz       the fuzz targets, FUZZ_SECONDS (10) each' \
-	'  make install    DESTDIR= PREFIX=$(PREFIX)' \
+	'  make install    DESTDIR= PREFIX=$(PREFIX) LIBDIR=PREFIX/lib; make uninstall takes the same' \
 	'  make clean      remove build/' '' \
 	'VARIANT=release|asan|tsan|clang|kill chooses the build; objects stand in build/$$VARIANT.'
 
@@ -155,14 +156,36 @@ check-formats: deps-test
 fuzz: deps-test
 	@python3 tests/run.py --only fuzz
 
+# Everything that install puts under PREFIX, and uninstall takes away.
+LIBDIR ?= $(PREFIX)/lib
+MAN_PAGES := $(wildcard Documentation/man/*.[1-8])
+MAN_LINKS := $(addsuffix .3,$(shell grep -o 'fm_[a-z0-9_]*' libfabricmgr/fabricmgr.map))
+COMPLETIONS := $(notdir $(wildcard packaging/completion/*))
+MAN_TO := $(PREFIX)/share/man
+COMPLETION_TO := $(PREFIX)/share/bash-completion/completions
+man_path = $(MAN_TO)/man$(subst .,,$(suffix $(1)))/$(notdir $(1))
+INSTALLED := $(addprefix $(PREFIX)/bin/,$(notdir $(BIN))) $(PREFIX)/include/fabricmgr.h \
+	$(LIBDIR)/libfabricmgr.so $(LIBDIR)/libfabricmgr.so.0 $(LIBDIR)/libfabricmgr.so.$(VERSION) \
+	$(LIBDIR)/pkgconfig/fabricmgr.pc $(addprefix $(COMPLETION_TO)/,$(COMPLETIONS)) \
+	$(foreach page,$(MAN_PAGES) $(MAN_LINKS),$(call man_path,$(page)))
+
 install: programs
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include
-	install -m 0755 $(BIN) $(DESTDIR)$(PREFIX)/bin
-	install -m 0755 $(BUILD)/libfabricmgr.so $(DESTDIR)$(PREFIX)/lib/libfabricmgr.so.0
-	ln -sf libfabricmgr.so.0 $(DESTDIR)$(PREFIX)/lib/libfabricmgr.so
-	install -m 0644 libfabricmgr/include/fabricmgr.h $(DESTDIR)$(PREFIX)/include
-	for page in Documentation/man/*.[1-8]; do [ -e "$$page" ] || continue; \
-		install -D -m 0644 $$page $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$${page##*/}; done
+	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(BIN)
+	install -D -m 0755 $(BUILD)/libfabricmgr.so $(DESTDIR)$(LIBDIR)/libfabricmgr.so.$(VERSION)
+	ln -sf libfabricmgr.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libfabricmgr.so.0
+	ln -sf libfabricmgr.so.0 $(DESTDIR)$(LIBDIR)/libfabricmgr.so
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/include libfabricmgr/include/fabricmgr.h
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|; s|@VERSION@|$(VERSION)|' \
+		packaging/fabricmgr.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/fabricmgr.pc
+	install -D -m 0644 -t $(DESTDIR)$(COMPLETION_TO) $(addprefix packaging/completion/,$(COMPLETIONS))
+	@for page in $(MAN_PAGES); do \
+		install -D -m 0644 -t $(DESTDIR)$(MAN_TO)/man$${page##*.} $$page || exit 1; done
+	@for link in $(MAN_LINKS); do echo '.so man3/fabricmgr.3' > $(DESTDIR)$(MAN_TO)/man3/$$link || exit 1; done
+
+.PHONY: uninstall
+uninstall:
+	rm -f $(addprefix $(DESTDIR),$(INSTALLED))
 
 programs: $(BUILD)/libfabricmgr.so $(BIN)
 units: $(UNIT_BIN) $(if $(filter release,$(VARIANT)),$(BUILD)/tests/fail_alloc.so)

@@ -17,7 +17,8 @@
 /*
  * Writes the lease. Every word is a release that pairs with an acquire in fm_store_scan_leases():
  * the entry may have held another block, and a scan that meets one new word among the old ones
- * takes that block for free. The holder's reads of it have to be over by then, whichever word it is.
+ * takes that block for free. The holder's reads of it have to be over by then, whichever word it
+ * is.
  */
 static inline void fm_lease_write(struct fabricmgr_lease *lease, uint32_t region, uint32_t chunk,
 				  uint32_t generation, uint32_t slot)
