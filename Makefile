@@ -16,7 +16,7 @@ endif
 CCACHE := $(shell command -v ccache 2>/dev/null)
 # Debian packages: what the build needs, and what the tests need besides.
 DEPS_BUILD := gcc libc6-dev ccache liburing-dev libmicrohttpd-dev libjansson-dev libpcre2-dev \
-	libutf8proc-dev libisal-dev libnuma-dev libssl-dev python3 python3-venv ca-certificates
+	libutf8proc-dev libisal-dev libnuma-dev libssl-dev liblzma-dev python3 python3-venv ca-certificates
 DEPS_TEST := check libsubunit-dev python3-pytest clang-14 libclang-rt-14-dev strace procps spin \
 	g++ pkgconf man-db
 # The programs that benchmarks compare with: to build llama.cpp, and redis-server.
@@ -51,6 +51,7 @@ KERNEL_SRC := $(call src,kernels/cpu)
 ENGINE_SRC := $(filter-out engine/main.c,$(call src,engine engine/model engine/text engine/core engine/http engine/worker)) tools/command_line.c
 UNIT_SRC := $(call src,tests/unit)
 TOOLS := fabricmgrd fabricctl
+SIM_SRC := $(filter-out %/main.c,$(call src,tools/fabric-sim)) tools/command_line.c
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
 
 LIB_OBJ := $(call obj,$(LIB_SRC))
@@ -58,7 +59,7 @@ KERNEL_OBJ := $(call obj,$(KERNEL_SRC))
 ENGINE_OBJ := $(call obj,$(ENGINE_SRC))
 UNIT_BIN := $(patsubst tests/unit/test_%.c,$(BUILD)/tests/unit/%,$(filter tests/unit/test_%.c,$(UNIT_SRC)))
 UNIT_HELP_OBJ := $(call obj,$(filter-out tests/unit/test_%.c,$(UNIT_SRC)))
-BIN := $(addprefix $(BUILD)/bin/,$(TOOLS) fabric-engine)
+BIN := $(addprefix $(BUILD)/bin/,$(TOOLS) fabric-sim fabric-engine)
 
 .DEFAULT_GOAL := all
 .PHONY: all help deps deps-test model demo check check-long check-reference check-formats fuzz clean install programs units FORCE check-kills
@@ -197,8 +198,8 @@ $(BUILD)/flags: FORCE
 
 # The list of sources: an archive whose member was deleted is made anew.
 $(BUILD)/sources: FORCE
-	@mkdir -p $(@D); printf '%s\n' '$(LIB_SRC) $(KERNEL_SRC) $(ENGINE_SRC)' | cmp -s - $@ || \
-		printf '%s\n' '$(LIB_SRC) $(KERNEL_SRC) $(ENGINE_SRC)' > $@
+	@mkdir -p $(@D); printf '%s\n' '$(LIB_SRC) $(KERNEL_SRC) $(ENGINE_SRC) $(SIM_SRC)' | cmp -s - $@ || \
+		printf '%s\n' '$(LIB_SRC) $(KERNEL_SRC) $(ENGINE_SRC) $(SIM_SRC)' > $@
 
 $(BUILD)/libfabricmgr/%.o: libfabricmgr/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -218,6 +219,12 @@ $(BUILD)/engine/%.o: engine/%.c $(BUILD)/flags
 	@echo "  CC    $<"
 	@$(CCACHE) $(CC) $(CFLAGS_ALL) $(INC_ENGINE) -MMD -MP -c $< -o $@
 
+# fabric-sim alone among the tools sees the library's cores, which it runs under virtual time.
+$(BUILD)/tools/fabric-sim/%.o: tools/fabric-sim/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  CC    $<"
+	@$(CCACHE) $(CC) $(CFLAGS_ALL) $(INC_LIB) -Itools -MMD -MP -c $< -o $@
+
 $(BUILD)/tools/%.o: tools/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
@@ -235,6 +242,9 @@ $(BUILD)/libkernels.a: $(KERNEL_OBJ) $(BUILD)/sources
 $(BUILD)/libengine.a: $(ENGINE_OBJ) $(BUILD)/sources
 	@rm -f $@; ar rcs $@ $(filter %.o,$^)
 
+$(BUILD)/libsim.a: $(call obj,$(SIM_SRC)) $(BUILD)/sources
+	@rm -f $@; ar rcs $@ $(filter %.o,$^)
+
 $(BUILD)/libfabricmgr.so: $(LIB_OBJ) libfabricmgr/fabricmgr.map
 	@echo "  LINK  $@"
 	@$(CC) -shared $(LDFLAGS_ALL) -Wl,-soname,libfabricmgr.so.0 -Wl,--version-script=libfabricmgr/fabricmgr.map -o $@ $(LIB_OBJ) $(LDLIBS_LIB)
@@ -247,15 +257,20 @@ $(BUILD)/bin/$(1): $(call obj,$(call src,tools/$(1)) tools/command_line.c) $(BUI
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool_rule,$(t))))
 
+$(BUILD)/bin/fabric-sim: $(BUILD)/tools/fabric-sim/main.o $(BUILD)/libsim.a $(BUILD)/libfabricmgr.a
+	@mkdir -p $(@D)
+	@echo "  LINK  $@"
+	@$(CC) $(LDFLAGS_ALL) -o $@ $^ -ljansson -llzma -lm $(LDLIBS_LIB)
+
 $(BUILD)/bin/fabric-engine: $(BUILD)/engine/main.o $(BUILD)/libengine.a $(BUILD)/libkernels.a $(BUILD)/libfabricmgr.a
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
 	@$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LDLIBS_ENGINE)
 
-$(BUILD)/tests/unit/%: $(BUILD)/tests/unit/test_%.o $(UNIT_HELP_OBJ) $(BUILD)/libengine.a $(BUILD)/libkernels.a $(BUILD)/libfabricmgr.a
+$(BUILD)/tests/unit/%: $(BUILD)/tests/unit/test_%.o $(UNIT_HELP_OBJ) $(BUILD)/libengine.a $(BUILD)/libkernels.a $(BUILD)/libsim.a $(BUILD)/libfabricmgr.a
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
-	@$(CC) $(LDFLAGS_ALL) -o $@ $^ -lcheck -lsubunit -lrt $(LDLIBS_ENGINE)
+	@$(CC) $(LDFLAGS_ALL) -o $@ $^ -lcheck -lsubunit -lrt -llzma $(LDLIBS_ENGINE)
 
 # Preloaded by tests/process/fail_alloc.py. No builtins: the compiler must not see through malloc.
 $(BUILD)/tests/fail_alloc.so: tests/tools/fail_alloc.c $(BUILD)/flags

@@ -95,10 +95,11 @@ static uint32_t gather(struct fm_store *store, uint32_t root, uint32_t n, uint32
 	return n;
 }
 
-/* The evictor's half of the protocol, for all victims at once. Returns how many were freed. */
+/* The evictor's half of the protocol, for all victims at once, which have left the policy's order.
+ * Returns how many were freed. */
 static uint32_t sacrifice(struct fm_store *store, uint32_t n)
 {
-	uint32_t freed = 0;
+	uint32_t freed = 0, stays = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
 		uint64_t *word = &store->index.entries[store->victims[i]].word;
@@ -124,23 +125,39 @@ static uint32_t sacrifice(struct fm_store *store, uint32_t n)
 			freed++;
 			continue;
 		}
+		store->victims[stays++] = entry;
 		/* The same word again: readers that took a lease before see no change. Release:
 		 * pairs with the acquires in fm_index_find() and fm_lease_take(). */
 		fm_store_release(word, FABRICMGR_WORD(FABRICMGR_WORD_GENERATION(*word),
 						      FABRICMGR_BLOCK_SEALED));
 	}
+	/* Parents before children, as the policy was told of them first. */
+	while (stays)
+		fm_store_rank(store, store->victims[--stays]);
 	return freed;
 }
 
+/* Leaves of one class in the policy's order; each that goes may make its parent the next one. */
 static uint32_t evict_from_class(struct fm_store *store, uint32_t list)
 {
-	uint32_t n = 0;
+	uint32_t n = 0, entry, stays = NONE;
 
 	store->round++;
-	for (uint32_t entry = store->policy->next(store->policy_state, list, NONE);
-	     entry != NONE && n < FM_EVICT_BATCH;
-	     entry = store->policy->next(store->policy_state, list, entry))
-		n = gather(store, entry, n, FM_EVICT_BATCH);
+	while (n < store->batch) {
+		entry = store->policy->take(store->policy_state, list, store->now);
+		if (entry == NONE)
+			break;
+		if (!may_go(store, entry)) {
+			store->nodes[entry].next = stays;
+			stays = entry;
+			continue;
+		}
+		store->nodes[entry].picked = store->round;
+		store->policy->remove(store->policy_state, entry, store->now, true);
+		store->victims[n++] = entry;
+	}
+	for (entry = stays; entry != NONE; entry = store->nodes[entry].next)
+		store->policy->back(store->policy_state, entry);
 	return n ? sacrifice(store, n) : 0;
 }
 
@@ -157,6 +174,8 @@ static uint32_t gather_chunk(struct fm_store *store, const struct fm_chunk *chun
 		if (chunk->entries[i] != NONE &&
 		    store->nodes[chunk->entries[i]].picked != store->round)
 			return 0;
+	for (uint32_t i = 0; i < n; i++)
+		store->policy->remove(store->policy_state, store->victims[i], store->now, true);
 	return n;
 }
 
@@ -184,9 +203,11 @@ static uint32_t evict_chunk(struct fm_store *store, uint32_t region, uint32_t pa
 uint32_t fm_store_evict(struct fm_store *store, uint32_t region, uint32_t pages)
 {
 	uint32_t list = fm_slots_class(region, pages);
-	uint32_t own = store->policy->next(store->policy_state, list, NONE);
+	uint32_t own = store->policy->take(store->policy_state, list, store->now);
 	uint32_t at = store->slots.oldest, freed;
 
+	if (own != NONE)
+		store->policy->back(store->policy_state, own);
 	fm_store_scan_leases(store);
 	while (at != NONE && !is_other(&store->slots.chunks[at], region, pages))
 		at = store->slots.chunks[at].newer;

@@ -14,7 +14,9 @@ uint32_t fm_store_evict(struct fm_store *store, uint32_t region, uint32_t pages)
 /* Marks every block that a live lease names: node.leased == store->scan. */
 void fm_store_scan_leases(struct fm_store *store);
 
-/* Takes a sealed block out of index, policy and chain, and frees it. */
+/* Takes a sealed block, which has left the policy's order, out of index and chain, and frees it. */
 void fm_store_free_sealed(struct fm_store *store, uint32_t entry);
+/* Gives a sealed block its place in the policy's order. */
+void fm_store_rank(struct fm_store *store, uint32_t entry);
 
 #endif

@@ -43,6 +43,7 @@ int fm_store_create(struct fm_store *store, void *index, size_t index_bytes,
 		store->free_entries[i] = entries - 1 - i;
 	store->free_count = entries;
 	store->offers_head = store->quarantine_head = store->removed_head = NONE;
+	store->batch = FM_EVICT_BATCH;
 	store->next_generation = entries; /* fm_index_format() used those below */
 	return 0;
 }
@@ -322,9 +323,7 @@ int fm_store_seal(struct fm_store *store, struct fm_owner *owner, const struct f
 	owner_give_up(store, owner, seal->entry);
 	store->nodes[seal->entry].stamp = ++store->tick;
 	fm_slots_touch(&store->slots, FM_LOW(e->place), store->tick);
-	store->policy->insert(store->policy_state,
-			      fm_slots_class(FM_HIGH(e->place), store->nodes[seal->entry].pages),
-			      seal->entry);
+	fm_store_rank(store, seal->entry);
 	set_state(store, seal->entry, FABRICMGR_BLOCK_SEALED);
 	store->counters.staging--;
 	store->counters.sealed++;
@@ -336,14 +335,23 @@ int fm_store_seal(struct fm_store *store, struct fm_owner *owner, const struct f
 	return 0;
 }
 
-/* A sealed block leaves policy and chain. */
+void fm_store_rank(struct fm_store *store, uint32_t entry)
+{
+	const struct fm_entry *e = &store->index.entries[entry];
+	struct fm_policy_block block = {
+		.list = fm_slots_class(FM_HIGH(e->place), store->nodes[entry].pages),
+		.parent = store->nodes[entry].parent,
+		.name = e->key[0],
+	};
+
+	store->policy->insert(store->policy_state, entry, &block, store->now);
+}
+
+/* A sealed block leaves its chain. */
 static void unlink_sealed(struct fm_store *store, uint32_t entry)
 {
 	struct fm_node *node = &store->nodes[entry];
 
-	store->policy->remove(
-		store->policy_state,
-		fm_slots_class(FM_HIGH(store->index.entries[entry].place), node->pages), entry);
 	if (node->prev_sibling != NONE)
 		store->nodes[node->prev_sibling].next_sibling = node->next_sibling;
 	else if (node->parent != NONE)
@@ -372,13 +380,15 @@ static void retire(struct fm_store *store, uint32_t entry)
 	struct fm_node *node = &store->nodes[entry];
 	uint32_t child, next;
 
-	unlink_sealed(store, entry);
 	for (child = node->first_child; child != NONE; child = next) {
 		next = store->nodes[child].next_sibling;
+		store->policy->orphan(store->policy_state, child);
 		store->nodes[child].parent = NONE;
 		store->nodes[child].prev_sibling = store->nodes[child].next_sibling = NONE;
 	}
 	node->first_child = NONE;
+	store->policy->remove(store->policy_state, entry, store->now, false);
+	unlink_sealed(store, entry);
 	/* Readers that found it before take no lease any more; see fm_store_free_removed(). */
 	set_state(store, entry, FABRICMGR_BLOCK_EVICTING);
 	list_push(store, &store->removed_head, entry);
@@ -504,8 +514,7 @@ void fm_store_touch(struct fm_store *store, uint32_t entry, uint32_t generation)
 
 		node->stamp = ++store->tick;
 		fm_slots_touch(&store->slots, FM_LOW(place), store->tick);
-		store->policy->touch(store->policy_state,
-				     fm_slots_class(FM_HIGH(place), node->pages), entry);
+		store->policy->touch(store->policy_state, entry, store->now);
 		entry = node->parent;
 	}
 }
@@ -523,6 +532,7 @@ uint64_t fm_store_expire(struct fm_store *store, uint64_t now)
 	uint64_t next = UINT64_MAX;
 	uint32_t entry, after;
 
+	store->now = now;
 	for (entry = store->offers_head; entry != NONE; entry = after) {
 		after = store->nodes[entry].next;
 		if (store->nodes[entry].expires <= now ||

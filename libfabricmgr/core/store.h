@@ -27,7 +27,7 @@ struct fm_node {
 	struct fm_owner *owner;
 	uint64_t stamp;	  /* tick of the last use */
 	uint64_t expires; /* offers and quarantine */
-	uint32_t prev, next;
+	uint32_t prev, next; /* of the list that it is in; sealed: while one eviction goes on */
 	uint32_t parent, first_child, prev_sibling, next_sibling;
 	uint32_t pages;
 	uint32_t leased;	  /* == store->scan: a lease was seen in that scan */
@@ -56,6 +56,8 @@ struct fm_store {
 	struct fm_owner *owners;
 	const struct fm_policy_ops *policy;
 	void *policy_state;
+	uint64_t now;	/* what fm_store_expire() was told last */
+	uint32_t batch; /* victims of one eviction: FM_EVICT_BATCH; a simulation may want fewer */
 	uint32_t *victims;
 	struct fm_store_counters counters;
 };
@@ -97,8 +99,8 @@ uint32_t fm_store_invalidate(struct fm_store *store, const uint8_t *ns);
 uint32_t fm_store_free_removed(struct fm_store *store);
 /* The block was used: it and its ancestors are the last to go. Wrong names are ignored. */
 void fm_store_touch(struct fm_store *store, uint32_t entry, uint32_t generation);
-/* Frees what has expired, and offers that no client of their arena is left to adopt. Returns when
- * to call again, UINT64_MAX: no need. */
+/* Sets the store's time; frees what has expired, and offers that no client of their arena is left
+ * to adopt. Returns when to call again, UINT64_MAX: no need. */
 uint64_t fm_store_expire(struct fm_store *store, uint64_t now);
 
 #endif

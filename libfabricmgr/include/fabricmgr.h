@@ -288,7 +288,7 @@ struct fm_server_options {
 	uint32_t entries_max;	  /* 0: from pool_bytes, at 64 KiB a block */
 	const char *socket;	  /* listen here; NULL: do not listen */
 	uint32_t socket_mode;	  /* 0: 0600 */
-	const char *policy;	  /* NULL: "lru" */
+	const char *policy;	  /* "lru" or "s3fifo"; NULL: "lru" */
 	const char *memory;	  /* NULL: best; else "hugetlb" (fail without) or "memfd" */
 	uint64_t quarantine_ns;	  /* 0: 1 s */
 };

@@ -149,8 +149,9 @@ int64_t fm_pool_acquire(struct fm_pool *pool, const struct fm_key *keys, size_t 
 			break;
 	}
 	FM_KILL_POINT("acquire: before touch");
-	if (done)
-		fm_pool_touch(pool, blocks[done - 1].entry, blocks[done - 1].generation);
+	/* The last block of each piece that one touch refreshes: its ancestors come with it. */
+	for (size_t i = done; i > 0; i -= i < FM_TOUCH_STEPS ? i : FM_TOUCH_STEPS)
+		fm_pool_touch(pool, blocks[i - 1].entry, blocks[i - 1].generation);
 	return (int64_t)done;
 }
 

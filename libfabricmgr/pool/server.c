@@ -87,18 +87,30 @@ static void *table_create(const char *name, uint64_t bytes, int *fd)
 	return memory;
 }
 
+static int refuse_policy(const char *name, const struct fm_policy_ops *const *policies, size_t n)
+{
+	char list[128] = "";
+	size_t used = 0;
+
+	for (size_t i = 0; i < n && used < sizeof(list); i++)
+		used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "",
+					 policies[i]->name);
+	return fm_fail(FM_ERR_INVALID, "there is no eviction policy \"%.64s\"; there are %s", name,
+		       list);
+}
+
 static int create_memory(struct fm_server *server, const struct fm_server_options *options)
 {
-	const struct fm_policy_ops *policy =
-		fm_policy_find(options->policy ? options->policy : "lru");
+	const struct fm_policy_ops *const *policies, *policy;
+	size_t n = fm_policy_list(&policies);
 	struct fm_cgroup_memory group;
 	bool is_limited = fm_cgroup_memory("/proc/self/cgroup", "/sys/fs/cgroup", &group);
 	uint64_t random[2];
 	int err;
 
+	policy = options->policy ? fm_policy_find(options->policy) : policies[0];
 	if (!policy)
-		return fm_fail(FM_ERR_INVALID, "there is no eviction policy \"%s\"; there is lru",
-			       options->policy);
+		return refuse_policy(options->policy, policies, n);
 	err = fm_memory_choose(options->memory, server->pool_bytes, &server->memory);
 	if (!err)
 		err = fm_memory_check(

@@ -33,13 +33,14 @@ ARROWS = {
     "tools": [*API],
     "tools/fabricctl": [*API, "tools"],
     "tools/fabricmgrd": [*API, "tools"],
+    "tools/fabric-sim": [*LIBRARY, "tools", "libfabricmgr/core"],
 }
 # Where the compiler looks, in its order (INC_LIB, INC_ENGINE, INC_TOOLS of the Makefile).
 SEARCHED = {
     "libfabricmgr": ["libfabricmgr/include", "kmod/uapi", "libfabricmgr"],
     "kernels": ["libfabricmgr/include", "kmod/uapi", "kernels", "engine"],
     "engine": ["libfabricmgr/include", "kmod/uapi", "kernels", "engine", "tools"],
-    "tools": ["libfabricmgr/include", "kmod/uapi", "tools"],
+    "tools": ["libfabricmgr/include", "kmod/uapi", "libfabricmgr", "tools"],
     "kmod": ["kmod/uapi"],
 }
 # A core takes events and a time and returns decisions: all of the C library that it may see.

@@ -62,6 +62,10 @@ COMMANDS = {
         "--size": SIZE, "--memory": ("", "foo", "Best"), "--entries": (*NUMBER, "0", "4294967296"),
         "--policy": ("", "fifo", "LRU"), "--ready-fd": (*NUMBER, "999"), "--help": SWITCH,
         "--version": SWITCH},
+    "fabric-sim replay": {
+        "--trace": ("",), "--blocks": (*IDS, "268435457"), "--policy": ("", "fifo", "lru,", "LRU"),
+        "--block-bytes": (*NUMBER, "0", "1X", "1MB"), "--json": SWITCH, "--help": SWITCH,
+        "--version": SWITCH},
     "fabricctl": {"--socket": ("",), "--json": SWITCH, "--help": SWITCH, "--version": SWITCH},
 }
 # With these, a command line is complete but for what is tried.
@@ -70,7 +74,8 @@ COMPLETE = {"fabric-engine run": ("-m", "/none.gguf", "-p", "x"),
             "fabric-engine bench": ("-m", "/none.gguf"),
             "fabric-engine worker": ("-m", "/none.gguf", "--listen", "unix:/none/w"),
             "fabric-engine router": ("-m", "/none.gguf", "--worker", "unix:/none/w"),
-            "fabric-engine inspect": ("/none.gguf",), "fabricmgrd": (), "fabricctl": ("info",)}
+            "fabric-engine inspect": ("/none.gguf",),
+            "fabric-sim replay": ("--trace", "/none.jsonl"), "fabricmgrd": (), "fabricctl": ("info",)}
 # Without the prompt, the flag that gives one says what is wrong with it.
 PROMPTLESS = ("-m", "/none.gguf")
 
@@ -167,6 +172,10 @@ def test_the_other_programs_name_what_is_missing_or_too_much():
             ("fabricctl", (), ("one command", "info, status, ls or verify")),
             ("fabricctl", ("info", "ls"), ("one command",)),
             ("fabricctl", ("lss",), ('"lss"', "did you mean ls?")),
+            ("fabric-sim", (), ("command", "replay")),
+            ("fabric-sim", ("reply",), ('"reply"', "replay")),
+            ("fabric-sim", ("replay",), ("--trace FILE",)),
+            ("fabric-sim", ("replay", "--trace", "/x", "y"), ('"y"',)),
             ("fabricmgrd", ("start",), ('"start"',))):
         out = run(command, *arguments)
         assert out.returncode == 2 and is_one_line(out.stderr), out

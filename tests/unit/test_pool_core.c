@@ -12,6 +12,7 @@
 
 #include "base/crc32c.h"
 #include "core/evict.h"
+#include "core/ghosts.h"
 #include "core/lease.h"
 #include "core/ring.h"
 #include "core/store.h"
@@ -367,23 +368,79 @@ START_TEST(lru_gives_up_the_oldest_and_keeps_what_was_touched)
 }
 END_TEST
 
-START_TEST(policy_lists_are_in_order_of_use)
+START_TEST(lru_takes_leaves_in_order_of_use)
 {
 	void *lru = fm_policy_lru.create(8, 2);
-	uint32_t order[] = {1, 2, 0}, at = FM_NO_ENTRY;
+	uint32_t order[] = {1, 2, 0};
 
 	for (uint32_t i = 0; i < 4; i++)
-		fm_policy_lru.insert(lru, 1, i);
-	fm_policy_lru.touch(lru, 1, 0);
-	fm_policy_lru.remove(lru, 1, 3);
-	for (int i = 0; i < 3; i++) {
-		at = fm_policy_lru.next(lru, 1, at);
-		ck_assert_uint_eq(at, order[i]);
-	}
-	ck_assert_uint_eq(fm_policy_lru.next(lru, 1, at), FM_NO_ENTRY);
-	ck_assert_uint_eq(fm_policy_lru.next(lru, 0, FM_NO_ENTRY), FM_NO_ENTRY);
+		fm_policy_lru.insert(lru, i, &(struct fm_policy_block){1, FM_NO_ENTRY, i}, 0);
+	fm_policy_lru.insert(lru, 4, &(struct fm_policy_block){0, 1, 4}, 0);
+	fm_policy_lru.touch(lru, 0, 0);
+	fm_policy_lru.remove(lru, 3, 0, true);
+	/* 1 has a child, of another list: it waits until that has gone. */
+	ck_assert_uint_eq(fm_policy_lru.take(lru, 1, 0), 2);
+	fm_policy_lru.back(lru, 2);
+	ck_assert_uint_eq(fm_policy_lru.take(lru, 0, 0), 4);
+	ck_assert_uint_eq(fm_policy_lru.take(lru, 0, 0), FM_NO_ENTRY);
+	fm_policy_lru.remove(lru, 4, 0, true);
+	for (int i = 0; i < 3; i++)
+		ck_assert_uint_eq(fm_policy_lru.take(lru, 1, 0), order[i]);
+	ck_assert_uint_eq(fm_policy_lru.take(lru, 1, 0), FM_NO_ENTRY);
 	ck_assert_ptr_null(fm_policy_find("clairvoyant"));
 	fm_policy_lru.destroy(lru);
+}
+END_TEST
+
+START_TEST(s3fifo_keeps_what_was_used_again)
+{
+	void *s3 = fm_policy_s3fifo.create(20, 1);
+
+	for (uint32_t i = 0; i < 10; i++)
+		fm_policy_s3fifo.insert(s3, i, &(struct fm_policy_block){0, FM_NO_ENTRY, i}, 0);
+	for (int i = 0; i < 2; i++)
+		fm_policy_s3fifo.touch(s3, 0, 0);
+	fm_policy_s3fifo.touch(s3, 1, 0); /* once is not enough */
+	ck_assert_uint_eq(fm_policy_s3fifo.take(s3, 0, 0), 1);
+	fm_policy_s3fifo.remove(s3, 1, 0, true);
+	/* It comes back and is known: the new ones go first. */
+	fm_policy_s3fifo.insert(s3, 1, &(struct fm_policy_block){0, FM_NO_ENTRY, 1}, 0);
+	for (uint32_t i = 2; i < 10; i++) {
+		ck_assert_uint_eq(fm_policy_s3fifo.take(s3, 0, 0), i);
+		fm_policy_s3fifo.remove(s3, i, 0, true);
+	}
+	ck_assert_uint_eq(fm_policy_s3fifo.take(s3, 0, 0), 0);
+	ck_assert_uint_eq(fm_policy_s3fifo.take(s3, 0, 0), 1);
+	ck_assert_uint_eq(fm_policy_s3fifo.take(s3, 0, 0), FM_NO_ENTRY);
+	fm_policy_s3fifo.destroy(s3);
+}
+END_TEST
+
+START_TEST(ghosts_forget_the_oldest)
+{
+	struct fm_ghosts ghosts;
+	uint64_t seed = 1, names = 0;
+	uint32_t found = 0;
+
+	ck_assert(fm_ghosts_create(&ghosts, 100));
+	for (uint64_t name = 0; name < 1000; name++)
+		fm_ghosts_put(&ghosts, name << 40);
+	for (uint64_t name = 0; name < 900; name++)
+		ck_assert_uint_eq(fm_ghosts_take(&ghosts, name << 40), FM_NO_ENTRY);
+	for (uint64_t name = 900; name < 1000; name += 2)
+		ck_assert_uint_eq(fm_ghosts_take(&ghosts, name << 40), (uint32_t)name % 100);
+	/* What is there is found, whatever was put and taken before. */
+	for (int i = 0; i < 100000; i++) {
+		seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+		if (fm_ghosts_take(&ghosts, seed >> 57) != FM_NO_ENTRY)
+			found++;
+		else
+			fm_ghosts_put(&ghosts, seed >> 57);
+		names += seed >> 57 < 128;
+	}
+	ck_assert_uint_eq(names, 100000);
+	ck_assert_uint_gt(found, 30000);
+	fm_ghosts_destroy(&ghosts);
 }
 END_TEST
 
@@ -611,7 +668,9 @@ int main(void)
 	tcase_add_test(cases, a_free_chunk_serves_another_class_and_arena);
 	tcase_add_test(cases, slots_are_reused_at_the_same_place_under_a_new_generation);
 	tcase_add_test(cases, lru_gives_up_the_oldest_and_keeps_what_was_touched);
-	tcase_add_test(cases, policy_lists_are_in_order_of_use);
+	tcase_add_test(cases, lru_takes_leaves_in_order_of_use);
+	tcase_add_test(cases, s3fifo_keeps_what_was_used_again);
+	tcase_add_test(cases, ghosts_forget_the_oldest);
 	tcase_add_test(cases, everything_leased_means_pool_full_and_release_ends_it);
 	tcase_add_test(cases, a_parent_outlives_its_resident_children);
 	tcase_add_test(cases, a_starved_class_takes_the_oldest_chunk_of_another);

@@ -46,7 +46,7 @@ static const char help[] =
 	"  --size SIZE        memory of the pool, e.g. 512M or 8G (default 512M)\n"
 	"  --memory RUNG      best, hugetlb or memfd (default best)\n"
 	"  --entries N        blocks that the index holds (default: one per 64 KiB)\n"
-	"  --policy NAME      eviction policy: lru (default)\n"
+	"  --policy NAME      eviction policy: lru (default) or s3fifo\n"
 	"  --ready-fd N       write a byte there when serving\n"
 	"  --version, --help\n\n"
 	"Exit status: 0 stopped by SIGTERM or SIGINT, 1 failed, 2 wrong usage.\n";
@@ -115,8 +115,8 @@ enum { SOCKET = 1, MODE, SIZE, MEMORY, ENTRIES, POLICY, READY };
 
 static int take(void *arg, int flag, const char *value)
 {
-	static const char *const rungs[] = {"best", "hugetlb", "memfd"}, *const policies[] = {
-										 "lru"};
+	static const char *const rungs[] = {"best", "hugetlb", "memfd"};
+	static const char *const policies[] = {"lru", "s3fifo"};
 	struct command_line *line = arg;
 	struct fm_server_options *options = &line->options;
 	uint32_t number = 0;
@@ -141,7 +141,7 @@ static int take(void *arg, int flag, const char *value)
 		return fm_parse_u32("--entries", value, 1, UINT32_MAX, &options->entries_max);
 	case POLICY:
 		options->policy = value;
-		return fm_parse_name("--policy", value, policies, 1, &name);
+		return fm_parse_name("--policy", value, policies, 2, &name);
 	default:
 		err = fm_parse_u32("--ready-fd", value, 0, 1 << 20, &number);
 		if (!err && fcntl((int)number, F_GETFD) < 0)
