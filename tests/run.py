@@ -11,10 +11,11 @@ import time
 
 sys.dont_write_bytecode = True
 
-from suites import common, fuzz, house, kills, model, process, unit  # noqa: E402
+from suites import analysis, common, fuzz, house, kills, model, process, unit  # noqa: E402
 
 SUITES = {
     "house": house.house,
+    "analysis": analysis.analysis,
     "unit": unit.release,
     "asan": unit.asan,
     "clang": unit.clang,

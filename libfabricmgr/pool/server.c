@@ -236,7 +236,7 @@ static void on_stop(void *context)
 
 static int check_options(struct fm_server *server, const struct fm_server_options *options)
 {
-	uint64_t entries = options->entries_max;
+	uint64_t entries;
 
 	if (!options || options->size < sizeof(*options) || options->flags)
 		return fm_fail(FM_ERR_INVALID, "fm_server_options: size or flags are not of this "
@@ -250,6 +250,7 @@ static int check_options(struct fm_server *server, const struct fm_server_option
 			       FABRICMGR_CHUNK_BYTES);
 	server->chunks = (uint32_t)(options->pool_bytes / FABRICMGR_CHUNK_BYTES);
 	server->pool_bytes = (uint64_t)server->chunks * FABRICMGR_CHUNK_BYTES;
+	entries = options->entries_max;
 	if (!entries)
 		entries = server->pool_bytes >> 16;
 	if (entries > FM_ENTRIES_MAX)

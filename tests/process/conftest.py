@@ -22,6 +22,7 @@ import tiny_gguf
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("FABRICMGR_BIN", f"{TOP}/build/release/bin")
 MODEL = os.environ.get("FABRICMGR_TEST_MODEL")
+REPORTS = os.environ.get("FABRICMGR_REPORTS")
 
 
 class Process:
@@ -148,6 +149,17 @@ def run(*arguments, check=True):
     return json.loads(out.stdout)
 
 
+@pytest.fixture(autouse=True)
+def no_reports():
+    """Under sanitizers: no program wrote a report during the test."""
+    yield
+    for name in sorted(os.listdir(REPORTS)) if REPORTS else ():
+        with open(f"{REPORTS}/{name}", encoding="utf-8", errors="replace") as file:
+            text = file.read()
+        os.unlink(f"{REPORTS}/{name}")
+        pytest.fail(f"{name}:\n{text[:6000]}", pytrace=False)
+
+
 @pytest.fixture
 def system():
     with tempfile.TemporaryDirectory(prefix="fabricmgr-test-") as folder:
@@ -156,6 +168,8 @@ def system():
             yield system
         finally:
             for process in reversed(system.started):
+                if REPORTS:  # an orderly end tells of leaks
+                    process.stop()
                 process.kill()
                 process.process.wait()
 

@@ -11,9 +11,10 @@ import os
 import random
 import sys
 
-LIB = os.path.join(os.path.dirname(os.environ["FABRICMGR_BIN"]), "libfabricmgr.so") \
-    if "FABRICMGR_BIN" in os.environ else os.path.join(
-        os.path.dirname(os.path.abspath(__file__)), "../../build/release/libfabricmgr.so")
+# FABRICMGR_LIB: this process is not built with the sanitizer that the programs may be built with.
+LIB = os.environ.get("FABRICMGR_LIB") or os.path.join(
+    os.path.dirname(os.environ["FABRICMGR_BIN"]) if "FABRICMGR_BIN" in os.environ else os.path.join(
+        os.path.dirname(os.path.abspath(__file__)), "../../build/release"), "libfabricmgr.so")
 READ_ONLY, DEVICES = 1, 2
 EXISTS, DISCONNECTED = -3, -8
 

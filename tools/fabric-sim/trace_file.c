@@ -55,6 +55,7 @@ static int read_all(const char *path, uint8_t **out, size_t *out_n)
 			bytes = more;
 			room *= 2;
 		}
+		/* cppcheck-suppress nullPointerArithmeticRedundantCheck ; the loop ends first */
 		got = read(fd, bytes + n, room - n);
 		if (got <= 0)
 			break;
@@ -102,6 +103,7 @@ static int unpack(const char *path, uint8_t **bytes, size_t *n)
 			plain = more;
 			room *= 2;
 		}
+		/* cppcheck-suppress nullPointerArithmeticRedundantCheck ; the loop ends first */
 		stream.next_out = plain + stream.total_out;
 		stream.avail_out = room - stream.total_out;
 		ret = lzma_code(&stream, LZMA_FINISH);
