@@ -78,6 +78,7 @@ help:
 	'  make bench      every benchmark; make bench-NAME one of: $(BENCHES)' \
 	'                  (STRICT=1 fails when a goal is missed; BENCH_ARGS="--pairs 9" and the like)' \
 	'  make peers      what they compare with (llama.cpp, redis-server) into build/peers' \
+	'  make check-alloc  every allocation of requests and starts fails, one by one' \
 	'  make check-kills  kill processes at every step of every protocol: KILLS=500 SEED=1' \
 	'  make check-model  the lease protocol searched by spin, as it is and with planted faults' \
 	'  make check-formats  weights in every format against the gguf package' \
@@ -145,6 +146,12 @@ check-long: deps-test
 check-kills: deps-test
 	@$(MAKE) --no-print-directory -s -j$$(nproc) VARIANT=kill programs
 	@python3 tests/run.py --only kills
+
+# Every allocation fails once; `make check` takes every k-th (ALLOC_SECONDS a test).
+.PHONY: check-alloc
+check-alloc: deps-test
+	@$(MAKE) --no-print-directory -s -j$$(nproc) programs units
+	@ALLOC_ALL=1 python3 -m pytest -q -p no:cacheprovider tests/process/test_out_of_memory.py
 
 .PHONY: check-model
 check-model: deps-test
