@@ -62,7 +62,7 @@ UNIT_HELP_OBJ := $(call obj,$(filter-out tests/unit/test_%.c,$(UNIT_SRC)))
 BIN := $(addprefix $(BUILD)/bin/,$(TOOLS) fabric-sim fabric-engine)
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps deps-test model demo check check-long check-reference check-formats fuzz clean install programs units FORCE check-kills
+.PHONY: all help deps deps-test model demo check check-long check-reference check-formats fuzz clean install programs units plants FORCE check-kills
 .DELETE_ON_ERROR:
 
 all: programs
@@ -130,7 +130,7 @@ bench-%: deps FORCE
 		$(if $(filter $*,$(BENCHES_WITH_PEERS)),--peers build/peers) $(BENCH_ARGS)
 
 check: deps-test
-	@$(MAKE) --no-print-directory -s -j$$(nproc) programs units
+	@$(MAKE) --no-print-directory -s -j$$(nproc) programs units plants
 	@for variant in asan clang; do \
 		$(MAKE) --no-print-directory -s -j$$(nproc) VARIANT=$$variant programs units || exit 1; done
 	@$(MAKE) --no-print-directory -s -j$$(nproc) VARIANT=kill programs
@@ -273,6 +273,21 @@ $(BUILD)/bin/fabric-engine: $(BUILD)/engine/main.o $(BUILD)/libengine.a $(BUILD)
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
 	@$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LDLIBS_ENGINE)
+
+# Planted faults, to see that the random mixes find them (tests/suites/plants.py): the one object that
+# has the fault is linked before the archive with the sound one.
+PLANTS := CHUNK_DEPENDENT_SUM STALE_BLOCK KEY_WITHOUT_PREFIX
+plants: $(addprefix $(BUILD)/plants/,$(PLANTS))
+define plant_rule
+$(BUILD)/plants/$(1): $(2) $(BUILD)/tests/unit/test_mixes.o $(UNIT_HELP_OBJ) $(BUILD)/libengine.a $(BUILD)/libkernels.a $(BUILD)/libsim.a $(BUILD)/libfabricmgr.a
+	@mkdir -p $$(@D)
+	@echo "  LINK  $$@"
+	@$$(CC) $$(CFLAGS_ALL) $$(INC_ENGINE) -DFM_PLANT_$(1) -c $(2) -o $$@.o
+	@$$(CC) $$(LDFLAGS_ALL) -o $$@ $$@.o $$(filter-out %.c,$$^) -lcheck -lsubunit -lrt -llzma $$(LDLIBS_ENGINE)
+endef
+$(eval $(call plant_rule,CHUNK_DEPENDENT_SUM,kernels/cpu/portable.c))
+$(eval $(call plant_rule,STALE_BLOCK,engine/worker/kv_cache.c))
+$(eval $(call plant_rule,KEY_WITHOUT_PREFIX,engine/worker/kv_cache.c))
 
 $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/test_%.o $(UNIT_HELP_OBJ) $(BUILD)/libengine.a $(BUILD)/libkernels.a $(BUILD)/libsim.a $(BUILD)/libfabricmgr.a
 	@mkdir -p $(@D)

@@ -11,12 +11,13 @@ import time
 
 sys.dont_write_bytecode = True
 
-from suites import analysis, common, fuzz, house, kills, model, process, unit  # noqa: E402
+from suites import analysis, common, fuzz, house, kills, model, plants, process, unit  # noqa: E402
 
 SUITES = {
     "house": house.house,
     "analysis": analysis.analysis,
     "unit": unit.release,
+    "plants": plants.plants,
     "asan": unit.asan,
     "clang": unit.clang,
     "process": process.release,

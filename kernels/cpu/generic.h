@@ -413,6 +413,18 @@ static inline void fm_generic_accumulate(const struct fm_block *block, const str
 	}
 }
 
+/* Which block a product takes next: always in the order of the columns. FM_PLANT_… is a fault that
+ * the tests of the same bits must find (tests/suites/plants.py). */
+static inline size_t fm_generic_next(size_t index, size_t n_blocks, size_t n_tokens)
+{
+#ifdef FM_PLANT_CHUNK_DEPENDENT_SUM
+	return n_tokens > 1 ? n_blocks - 1 - index : index;
+#endif
+	(void)n_blocks;
+	(void)n_tokens;
+	return index;
+}
+
 FM_GENERIC void fm_generic_product_integer(const struct fm_matrix *matrix, size_t first_group,
 					   size_t end_group, const struct fm_tile *tiles,
 					   bool is_fine, size_t n_tokens, float *const *out)
@@ -426,7 +438,8 @@ FM_GENERIC void fm_generic_product_integer(const struct fm_matrix *matrix, size_
 			float sums[FM_TILE_TOKENS][FM_LANES] = {{0}};
 
 			n = n < FM_TILE_TOKENS ? n : FM_TILE_TOKENS;
-			for (size_t index = 0; index < n_blocks; index++) {
+			for (size_t step = 0; step < n_blocks; step++) {
+				size_t index = fm_generic_next(step, n_blocks, n_tokens);
 				struct fm_block block;
 
 				fm_generic_block(matrix->format,
@@ -457,7 +470,9 @@ FM_GENERIC void fm_generic_product_float(const struct fm_matrix *matrix, size_t 
 			float w[FM_BLOCK_COLUMNS][FM_LANES];
 
 			n = n < FM_TILE_TOKENS ? n : FM_TILE_TOKENS;
-			for (size_t index = 0; index < n_blocks; index++) {
+			for (size_t step = 0; step < n_blocks; step++) {
+				size_t index = fm_generic_next(step, n_blocks, n_tokens);
+
 				fm_generic_block_float(matrix->format, data, index, w);
 				for (size_t token = 0; token < n; token++) {
 					const float *column = x +

@@ -28,7 +28,7 @@ enum {
 	BLOCK = 16,   /* tokens of a KV block */
 	TILE = 16,    /* tokens of an activation tile */
 	CONTEXT = 160,
-	TRUNKS = 3,   /* prefixes that prompts share */
+	TRUNKS = 2,   /* prefixes that prompts share */
 	REQUESTS_MAX = 10,
 	STEPS_MAX = 20000,
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -48,7 +48,7 @@ static const struct tiny_model shapes[] = {
 	 .vocab = 101,
 	 .context = CONTEXT,
 	 .matrix_type = GGML_Q4_1},
-	{.n_layers = 1,
+	{.n_layers = 2,
 	 .dim = 128,
 	 .n_heads = 4,
 	 .n_kv_heads = 2,
@@ -138,13 +138,13 @@ static uint32_t choose_chunk(struct mix *mix)
 static void choose_prompt(struct mix *mix, uint32_t *prompt, uint32_t n)
 {
 	const uint32_t *trunk = mix->trunks[below(mix, TRUNKS)];
-	uint32_t shared = one_in(mix, 4) ? n : below(mix, n + 1);
+	uint32_t shared = one_in(mix, 2) ? n : below(mix, n + 1);
 
 	for (uint32_t i = 0; i < n; i++)
 		prompt[i] = i < shared ? trunk[i] : below(mix, mix->vocab);
 	/* The trunk's later blocks after another first one: equal tokens, different KV. */
-	if (one_in(mix, 4))
-		prompt[0] = (prompt[0] + 1 + below(mix, mix->vocab - 1)) % mix->vocab;
+	if (one_in(mix, 3))
+		prompt[0] = (prompt[0] + 1) % mix->vocab;
 }
 
 static void choose_request(struct mix *mix, struct request *request)
