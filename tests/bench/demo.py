@@ -4,7 +4,8 @@
 The same prompts of random tokens to both, each with as many threads in every program. The fleet's
 router sends every prompt to the prefill worker (no bypass); what that worker itself counted as
 computed is part of each line. "cold": nothing of the prompt is cached. "warm": the same prompt with
-another question at its end.
+another question at its end. "cpu": seconds of the CPU that all programs of a side took for the cold
+answer, which other work on the machine hardly changes.
 """
 import contextlib
 import ctypes
@@ -105,17 +106,28 @@ def ask(port, tokens, n_answer):
 class Side:
     """One of the two systems. Each call asks a new prompt cold and then warm."""
 
-    def __init__(self, port, options, route):
+    def __init__(self, port, options, route, programs):
         self.port, self.options, self.route = port, options, route
+        self.programs = programs
         self.random = random.Random(1)
         self.reports, self.values = [], []
+
+    def cpu_seconds(self):
+        ticks = 0
+        for process in self.programs:
+            with open(f"/proc/{process.pid}/stat", encoding="utf-8", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / frame.TICKS
 
     def tokens(self, n):
         return [self.random.randrange(1000, 20000) for _ in range(n)]
 
     def measure(self):
         prompt = self.tokens(self.options.prompt)
+        before = self.cpu_seconds()
         cold_first, cold_total, cold = ask(self.port, prompt, self.options.answer)
+        cold_cpu = self.cpu_seconds() - before
         warm_first, warm_total, warm = ask(self.port, prompt + self.tokens(20), self.options.answer)
         if cold["route"] != self.route or warm["route"] != self.route:
             sys.exit(f"the route was {cold['route']} and {warm['route']}, not {self.route}")
@@ -123,17 +135,21 @@ class Side:
             sys.exit(f"cached: {cold['cached_tokens']} cold, {warm['cached_tokens']} warm")
         self.reports.append((cold, warm))
         self.values.append({"cold_ttft": cold_first, "cold_total": cold_total,
+                            "cold_cpu": cold_cpu,
                             "warm_ttft": warm_first, "warm_total": warm_total})
         return self.values[-1]
 
 
 def compare(bench, options, programs):
-    fleet = Side(programs.fleet(), options, "disaggregated")
-    mono = Side(programs.serve(), options, "monolithic")
+    port = programs.fleet()
+    fleet = Side(port, options, "disaggregated", list(programs.running))
+    port = programs.serve()
+    mono = Side(port, options, "monolithic", programs.running[-1:])
     goal = 1 / 1.05
     bench.pairs(fleet.measure, mono.measure,
                 {"cold_ttft": frame.Metric("s", goal, smaller=True),
                  "cold_total": frame.Metric("s", goal, smaller=True),
+                 "cold_cpu": frame.Metric("s", goal, smaller=True),
                  "warm_ttft": frame.Metric("s", smaller=True),
                  "warm_total": frame.Metric("s", smaller=True)},
                 peer="serve", n=options.pairs, rung="memfd", threads=options.threads,

