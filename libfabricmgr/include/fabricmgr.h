@@ -307,6 +307,33 @@ FM_API void fm_server_destroy(struct fm_server *server);
 /* The rung in use and why not the one above (strings live as long as the server). */
 FM_API const char *fm_server_rung(const struct fm_server *server, const char **reason);
 
+/* ---- a Redis front end: programs that speak RESP2 or RESP3 use the pool ------------------- */
+
+struct fm_resp; /* one front end, a client of a pool */
+
+struct fm_resp_options {
+	uint32_t size;			 /* sizeof(struct fm_resp_options) */
+	uint32_t n_listen;		 /* 1 to 4 */
+	const char *const *listen;	 /* "unix:/path" or "127.0.0.1:6379" (IPv4) */
+	struct fm_attach_options attach; /* of the pool; a connected fd is taken over */
+	const char *tenant;		 /* salt of the namespace; NULL: "" */
+	const char *password;		 /* of the user "default"; NULL: none is asked for */
+	bool is_behind_proxy;		 /* TLS ends before us: other than loopback is allowed */
+	uint64_t name_bytes;		 /* for the names that SCAN lists; 0: no SCAN */
+	uint64_t hold_ns;		 /* how long an EXISTS keeps a value; 0: 10 s */
+	uint64_t hold_bytes;		 /* of values kept so; 0: a quarter of the pool */
+};
+
+/* Binds the addresses. FM_ERR_UNSUPPORTED: no io_uring; FM_ERR_PERMISSION: an address beyond
+ * loopback without password and proxy. Starts no thread. */
+FM_API int fm_resp_create(const struct fm_resp_options *options, struct fm_resp **out);
+/* Attaches to the pool and serves until fm_resp_stop(): call it from a thread of its own. */
+FM_API int fm_resp_run(struct fm_resp *resp);
+/* From any thread or a signal handler. */
+FM_API void fm_resp_stop(struct fm_resp *resp);
+/* After fm_resp_run() returned, or without it. NULL is ignored. Removes Unix sockets. */
+FM_API void fm_resp_destroy(struct fm_resp *resp);
+
 #ifdef __cplusplus
 }
 #endif

@@ -50,7 +50,7 @@ CORE_SYMBOLS = re.compile(r"(calloc|malloc|realloc|free|abort|qsort|bsearch|mem\
                           r"__stack_chk_fail|_GLOBAL_OFFSET_TABLE_|SHA256_\w+|fm_fail|fm_crc32c)$")
 # A dependency has one home; who wants it elsewhere asks that home.
 HOMES = {
-    "liburing.h": ["libfabricmgr/base"],
+    "liburing.h": ["libfabricmgr/base", "libfabricmgr/pool"],
     "isa-l/": ["libfabricmgr/base"],
     "numa": ["libfabricmgr/mem"],
     "microhttpd.h": ["engine/http"],

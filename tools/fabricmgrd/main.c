@@ -17,24 +17,31 @@
 #include <fabricmgr.h>
 
 #include "command_line.h"
+#include "redis.h"
 
 #define DEFAULT_SOCKET	"/run/fabricmgr/pool.sock"
 #define DEFAULT_SIZE	(512ull << 20)
+#define DEFAULT_NAMES	(16ull << 20)
 #define SOCKET_PATH_MAX (sizeof(((struct sockaddr_un *)0)->sun_path) - 1)
 
 static struct fm_server *server;
+static struct redis *redis; /* NULL: no front end */
 
 static void on_signal(int number)
 {
 	int saved_errno = errno;
 
 	(void)number;
-	fm_server_stop(server);
+	if (redis)
+		redis_stop(redis); /* and it the server */
+	else
+		fm_server_stop(server);
 	errno = saved_errno;
 }
 
 struct command_line {
 	struct fm_server_options options;
+	struct redis_flags redis;
 	int ready_fd;
 };
 
@@ -48,6 +55,10 @@ static const char help[] =
 	"  --entries N        blocks that the index holds (default: one per 64 KiB)\n"
 	"  --policy NAME      eviction policy: lru (default) or s3fifo\n"
 	"  --ready-fd N       write a byte there when serving\n"
+	"  --redis ADDRESS    serve Redis clients there: unix:/path or 127.0.0.1:6379 (or both)\n"
+	"  --redis-password-file FILE  whose first line they must AUTH with (default: none)\n"
+	"  --redis-names SIZE memory for the names that SCAN lists, 0 for no SCAN (default 16M)\n"
+	"  --redis-behind-proxy  TLS ends at a proxy: other addresses than loopback are allowed\n"
 	"  --version, --help\n\n"
 	"Exit status: 0 stopped by SIGTERM or SIGINT, 1 failed, 2 wrong usage.\n";
 
@@ -76,15 +87,22 @@ static void ignore_and_catch(void)
 	signal(SIGPIPE, SIG_IGN);
 }
 
-static int serve(const struct fm_server_options *options, int ready_fd)
+static int serve(const struct fm_server_options *options, const struct redis_flags *redis_flags,
+		 int ready_fd)
 {
 	const char *rung, *reason;
-	int err;
+	int err, redis_err;
 
 	make_folder(options->socket);
 	err = fm_server_create(options, &server);
 	if (err) {
 		fm_log(FM_LOG_ERROR, "%s", fm_error_detail());
+		return 1;
+	}
+	err = redis_start(redis_flags, server, &redis);
+	if (err) {
+		fm_log(FM_LOG_ERROR, "%s", fm_error_detail());
+		fm_server_destroy(server);
 		return 1;
 	}
 	ignore_and_catch();
@@ -107,11 +125,24 @@ static int serve(const struct fm_server_options *options, int ready_fd)
 	err = fm_server_run(server);
 	if (err)
 		fm_log(FM_LOG_ERROR, "stopped serving: %s", fm_error_detail());
+	redis_err = redis_finish(redis);
 	fm_server_destroy(server);
-	return err ? 1 : 0;
+	return err || redis_err ? 1 : 0;
 }
 
-enum { SOCKET = 1, MODE, SIZE, MEMORY, ENTRIES, POLICY, READY };
+enum {
+	SOCKET = 1,
+	MODE,
+	SIZE,
+	MEMORY,
+	ENTRIES,
+	POLICY,
+	READY,
+	REDIS,
+	REDIS_PASSWORD,
+	REDIS_NAMES,
+	REDIS_PROXY
+};
 
 static int take(void *arg, int flag, const char *value)
 {
@@ -142,6 +173,19 @@ static int take(void *arg, int flag, const char *value)
 	case POLICY:
 		options->policy = value;
 		return fm_parse_name("--policy", value, policies, 2, &name);
+	case REDIS:
+		if (line->redis.n_listen == REDIS_LISTEN_MAX)
+			return fm_fail(FM_ERR_LIMIT, "--redis: at most %d times", REDIS_LISTEN_MAX);
+		line->redis.listen[line->redis.n_listen++] = value;
+		return 0;
+	case REDIS_PASSWORD:
+		line->redis.password_file = value;
+		return 0;
+	case REDIS_NAMES:
+		return fm_parse_bytes("--redis-names", value, 0, &line->redis.name_bytes);
+	case REDIS_PROXY:
+		line->redis.is_behind_proxy = true;
+		return 0;
 	default:
 		err = fm_parse_u32("--ready-fd", value, 0, 1 << 20, &number);
 		if (!err && fcntl((int)number, F_GETFD) < 0)
@@ -164,6 +208,10 @@ int main(int argc, char **argv)
 		{"entries", required_argument, NULL, ENTRIES},
 		{"policy", required_argument, NULL, POLICY},
 		{"ready-fd", required_argument, NULL, READY},
+		{"redis", required_argument, NULL, REDIS},
+		{"redis-password-file", required_argument, NULL, REDIS_PASSWORD},
+		{"redis-names", required_argument, NULL, REDIS_NAMES},
+		{"redis-behind-proxy", no_argument, NULL, REDIS_PROXY},
 		{"version", no_argument, NULL, 'V'},
 		{"help", no_argument, NULL, 'h'},
 		{NULL, 0, NULL, 0},
@@ -173,6 +221,7 @@ int main(int argc, char **argv)
 		.options = {.size = sizeof(line.options),
 			    .pool_bytes = DEFAULT_SIZE,
 			    .socket = DEFAULT_SOCKET},
+		.redis = {.name_bytes = DEFAULT_NAMES},
 		.ready_fd = -1,
 	};
 	int status;
@@ -185,5 +234,5 @@ int main(int argc, char **argv)
 		fm_fail(FM_ERR_INVALID, "\"%.64s\": only flags are taken here", argv[optind]);
 		return fm_usage_error(command.name);
 	}
-	return serve(&line.options, line.ready_fd);
+	return serve(&line.options, &line.redis, line.ready_fd);
 }

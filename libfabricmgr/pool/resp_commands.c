@@ -1,0 +1,744 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * What Redis commands mean for the pool. Called by resp_server.c with a complete command, and
+ * before that for each long value that is to be received. Invariant: a value is a sealed block of
+ * its bytes; SET seals the new one in the place of the old, so that a reader has one or the other.
+ */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include <openssl/crypto.h>
+
+#include "base/clock.h"
+#include "base/limits.h"
+#include "core/index.h"
+#include "pool/resp_front.h"
+
+#define STAGE_NS                                                                                   \
+	(5 * FM_NS_PER_MS) /* how long a SET waits for a full pool, and all others with it */
+
+/* An argument's text. Long values have none. */
+struct text {
+	const char *at;
+	size_t length;
+};
+
+static struct text argument(const struct resp_connection *connection, uint32_t i)
+{
+	const struct fm_resp_arg *arg = &connection->parser.args[i];
+
+	return (struct text){connection->in + arg->at, arg->is_long ? 0 : arg->length};
+}
+
+static bool is_word(struct text text, const char *word)
+{
+	return text.length == strlen(word) && !strncasecmp(text.at, word, text.length);
+}
+
+static void reply_error(struct resp_connection *connection, const char *text)
+{
+	resp_reply_format(connection, "-ERR %s", text);
+}
+
+static void reply_pool_error(struct resp_connection *connection, int err)
+{
+	resp_reply_format(connection, "-%s %s", err == FM_ERR_POOL_FULL ? "OOM" : "ERR",
+			  fm_error_detail());
+}
+
+static void reply_number(struct resp_connection *connection, uint64_t n)
+{
+	resp_reply_format(connection, ":%llu", (unsigned long long)n);
+}
+
+/*
+ * The pool's blocks have at least one byte. An empty value is a block of one byte under another
+ * key, so that length and kind are known from the key that is found.
+ */
+static struct fm_key key_of(struct fm_resp *front, struct text name, bool is_empty)
+{
+	struct fm_digest ns = front->ns;
+	struct fm_key key;
+
+	ns.bytes[31] ^= is_empty;
+	if (fm_opaque_key(&ns, name.at, name.length, &key))
+		memset(&key, 0, sizeof(key)); /* no memory for a hash: found by nobody */
+	return key;
+}
+
+enum found { FOUND_NOTHING, FOUND_EMPTY, FOUND_VALUE };
+
+/* Leases the value of @name; @redeems: what EXISTS promised of it. */
+static enum found find(struct fm_resp *front, struct text name, bool redeems,
+		       struct fm_block *block)
+{
+	struct fm_key key = key_of(front, name, false);
+
+	if ((redeems && resp_holds_take(front, &key, block)) ||
+	    fm_pool_acquire(front->pool, &key, 1, block) == 1)
+		return FOUND_VALUE;
+	key = key_of(front, name, true);
+	return fm_pool_match(front->pool, &key, 1) == 1 ? FOUND_EMPTY : FOUND_NOTHING;
+}
+
+/* ---- storing ---- */
+
+void resp_command_long(struct resp_connection *connection, struct resp_long *value)
+{
+	const struct fm_resp_parser *parser = &connection->parser;
+	struct text name = argument(connection, 0);
+	bool is_set = is_word(name, "SET"), is_mset = is_word(name, "MSET");
+
+	*value = (struct resp_long){.block.lease = UINT32_MAX};
+	if (!connection->is_authenticated)
+		snprintf(value->reason, sizeof(value->reason), "authentication required");
+	else if ((is_set && parser->n_args != 2) || (is_mset && parser->n_args % 2) ||
+		 (!is_set && !is_mset))
+		snprintf(value->reason, sizeof(value->reason),
+			 "an argument of %llu bytes, in a command of %u so far: only values may be "
+			 "that long",
+			 (unsigned long long)parser->long_length, parser->scanned);
+	else if (parser->long_length > FABRICMGR_CHUNK_BYTES)
+		snprintf(value->reason, sizeof(value->reason),
+			 "a value of %llu bytes: values have at most %u",
+			 (unsigned long long)parser->long_length, FABRICMGR_CHUNK_BYTES);
+	else if ((value->error = fm_block_stage(connection->front->pool, parser->long_length, 1,
+						&value->block, STAGE_NS)))
+		snprintf(value->reason, sizeof(value->reason), "%s", fm_error_detail());
+	else
+		return;
+	value->block.data = NULL;
+	if (!value->error)
+		value->error = FM_ERR_INVALID;
+}
+
+/* False: one of the command's long arguments was refused, and that was answered. */
+static bool has_all(struct resp_connection *connection)
+{
+	for (uint32_t i = 0; i < connection->n_longs; i++) {
+		const struct resp_long *value = &connection->longs[i];
+
+		if (value->block.data)
+			continue;
+		resp_reply_format(connection, "-%s %s",
+				  value->error == FM_ERR_POOL_FULL ? "OOM" : "ERR", value->reason);
+		return false;
+	}
+	return true;
+}
+
+/* The staged value of argument @i; data NULL: answered with the error. */
+static struct fm_block staged_value(struct resp_connection *connection, uint32_t i, bool is_empty)
+{
+	const struct fm_resp_arg *arg = &connection->parser.args[i];
+	struct fm_block block = {.lease = UINT32_MAX};
+	int err;
+
+	if (arg->is_long) {
+		struct resp_long *value = &connection->longs[arg->long_at];
+
+		block = value->block;
+		value->block.data = NULL;
+		return block;
+	}
+	err = fm_block_stage(connection->front->pool, is_empty ? 1 : arg->length, 1, &block,
+			     STAGE_NS);
+	if (err) {
+		reply_pool_error(connection, err);
+		block.data = NULL;
+	} else {
+		memcpy(block.data, is_empty ? "" : connection->in + arg->at, block.length);
+	}
+	return block;
+}
+
+/* 0, FM_ERR_EXISTS (only with @is_new) or an error that was answered. */
+static int store(struct resp_connection *connection, struct text name, uint32_t value, bool is_new)
+{
+	struct fm_resp *front = connection->front;
+	const struct fm_resp_arg *arg = &connection->parser.args[value];
+	bool is_empty = !arg->is_long && !arg->length;
+	struct fm_key key = key_of(front, name, is_empty), other = key_of(front, name, !is_empty);
+	struct fm_block block = staged_value(connection, value, is_empty), held;
+	struct fm_seal seal = {.block = &block, .key = key, .flags = is_new ? 0 : FM_SEAL_REPLACE};
+	bool had_other;
+	int err;
+
+	if (!block.data)
+		return FM_ERR_IO;
+	had_other = fm_pool_match(front->pool, &other, 1) == 1;
+	err = is_new && had_other ? FM_ERR_EXISTS
+				  : fm_block_seal(front->pool, &front->ns, &seal, 1);
+	if (err) {
+		fm_block_discard(front->pool, &block, 1);
+		if (err != FM_ERR_EXISTS)
+			reply_pool_error(connection, err);
+		return err;
+	}
+	fm_block_release(front->pool, &block, 1);
+	if (had_other)
+		fm_pool_remove(front->pool, &other, 1);
+	/* What EXISTS promised was the old value. */
+	if (resp_holds_take(front, is_empty ? &other : &key, &held))
+		fm_block_release(front->pool, &held, 1);
+	resp_names_add(front, name.at, name.length, &key);
+	return 0;
+}
+
+static void command_set(struct resp_connection *connection)
+{
+	bool is_new = false, is_old = false;
+	struct fm_block block;
+	enum found found;
+	int err;
+
+	for (uint32_t i = 3; i < connection->parser.n_args; i++) {
+		struct text option = argument(connection, i);
+
+		if (is_word(option, "NX")) {
+			is_new = true;
+		} else if (is_word(option, "XX")) {
+			is_old = true;
+		} else if (!is_word(option, "KEEPTTL")) {
+			reply_error(connection,
+				    "syntax error: of SET's options NX and XX are known; "
+				    "nothing expires here, entries go when room is "
+				    "needed");
+			return;
+		}
+	}
+	if (is_old) {
+		found = find(connection->front, argument(connection, 1), false, &block);
+		if (found == FOUND_VALUE)
+			fm_block_release(connection->front->pool, &block, 1);
+		if (found == FOUND_NOTHING || is_new) {
+			resp_reply_null(connection);
+			return;
+		}
+	}
+	err = store(connection, argument(connection, 1), 2, is_new);
+	if (!err)
+		resp_reply_text(connection, "+OK\r\n");
+	else if (err == FM_ERR_EXISTS)
+		resp_reply_null(connection);
+}
+
+static void command_mset(struct resp_connection *connection)
+{
+	if (connection->parser.n_args % 2 == 0) {
+		reply_error(connection, "wrong number of arguments for 'mset' command");
+		return;
+	}
+	/* Not all or nothing: each value is a block of its own, and the first failure is told. */
+	for (uint32_t i = 1; i < connection->parser.n_args; i += 2)
+		if (store(connection, argument(connection, i), i + 1, false))
+			return;
+	resp_reply_text(connection, "+OK\r\n");
+}
+
+static void command_del(struct resp_connection *connection)
+{
+	struct fm_resp *front = connection->front;
+	int64_t removed = 0;
+
+	for (uint32_t i = 1; i < connection->parser.n_args; i++) {
+		struct text name = argument(connection, i);
+		struct fm_key keys[2] = {key_of(front, name, false), key_of(front, name, true)};
+		struct fm_block held;
+		int64_t n;
+
+		if (resp_holds_take(front, &keys[0], &held))
+			fm_block_release(front->pool, &held, 1);
+		n = fm_pool_remove(front->pool, keys, 2);
+		if (n < 0) {
+			reply_pool_error(connection, (int)n);
+			return;
+		}
+		removed += n > 0;
+	}
+	reply_number(connection, (uint64_t)removed);
+}
+
+static void command_flush(struct resp_connection *connection)
+{
+	struct fm_resp *front = connection->front;
+	int64_t n = fm_pool_invalidate(front->pool, &front->ns);
+
+	if (n < 0) {
+		reply_pool_error(connection, (int)n);
+		return;
+	}
+	resp_holds_expire(front, UINT64_MAX);
+	resp_names_clear(&front->names);
+	resp_reply_text(connection, "+OK\r\n");
+}
+
+/* ---- reading ---- */
+
+static void reply_value(struct resp_connection *connection, struct text name)
+{
+	struct fm_block block;
+
+	switch (find(connection->front, name, true, &block)) {
+	case FOUND_VALUE:
+		resp_reply_block(connection, &block, 0, block.length);
+		break;
+	case FOUND_EMPTY:
+		resp_reply_bulk(connection, "", 0);
+		break;
+	case FOUND_NOTHING:
+		resp_reply_null(connection);
+	}
+}
+
+static void command_get(struct resp_connection *connection)
+{
+	reply_value(connection, argument(connection, 1));
+}
+
+static void command_mget(struct resp_connection *connection)
+{
+	resp_reply_format(connection, "*%u", connection->parser.n_args - 1);
+	for (uint32_t i = 1; i < connection->parser.n_args; i++)
+		reply_value(connection, argument(connection, i));
+}
+
+static void command_exists(struct resp_connection *connection)
+{
+	struct fm_resp *front = connection->front;
+	uint64_t n = 0;
+
+	for (uint32_t i = 1; i < connection->parser.n_args; i++) {
+		struct text name = argument(connection, i);
+		struct fm_key keys[2] = {key_of(front, name, false), key_of(front, name, true)};
+		struct fm_block block;
+
+		if (fm_pool_match(front->pool, &keys[1], 1) == 1) {
+			n++;
+		} else if (connection->parser.n_args > 2) {
+			n += fm_pool_match(front->pool, keys, 1) == 1;
+		} else if (fm_pool_acquire(front->pool, keys, 1, &block) == 1) {
+			/* Who asks for one key is about to get it. */
+			if (resp_holds_add(front, keys, &block, fm_clock_ns()))
+				n++;
+			else
+				fm_block_release(front->pool, &block, 1);
+		}
+	}
+	reply_number(connection, n);
+}
+
+static void command_strlen(struct resp_connection *connection)
+{
+	struct fm_block block;
+	uint64_t length = 0;
+
+	if (find(connection->front, argument(connection, 1), false, &block) == FOUND_VALUE) {
+		length = block.length;
+		fm_block_release(connection->front->pool, &block, 1);
+	}
+	reply_number(connection, length);
+}
+
+static bool signed_number(struct text text, int64_t *out)
+{
+	bool is_negative = text.length && *text.at == '-';
+	uint64_t value;
+
+	if (!fm_resp_number(text.at + is_negative, text.length - is_negative, &value) ||
+	    value > INT64_MAX)
+		return false;
+	*out = is_negative ? -(int64_t)value : (int64_t)value;
+	return true;
+}
+
+static void command_getrange(struct resp_connection *connection)
+{
+	int64_t first, last, length;
+	struct fm_block block;
+
+	if (!signed_number(argument(connection, 2), &first) ||
+	    !signed_number(argument(connection, 3), &last)) {
+		reply_error(connection, "value is not an integer or out of range");
+		return;
+	}
+	if (find(connection->front, argument(connection, 1), false, &block) != FOUND_VALUE) {
+		resp_reply_bulk(connection, "", 0);
+		return;
+	}
+	length = (int64_t)block.length;
+	first = first < 0 ? (first + length < 0 ? 0 : first + length) : first;
+	last = last < 0 ? last + length : last;
+	last = last >= length ? length - 1 : last;
+	if (first > last) {
+		fm_block_release(connection->front->pool, &block, 1);
+		resp_reply_bulk(connection, "", 0);
+		return;
+	}
+	resp_reply_block(connection, &block, (uint64_t)first, (uint64_t)(last - first + 1));
+}
+
+static void command_ttl(struct resp_connection *connection)
+{
+	struct fm_block block;
+	enum found found = find(connection->front, argument(connection, 1), false, &block);
+
+	if (found == FOUND_VALUE)
+		fm_block_release(connection->front->pool, &block, 1);
+	resp_reply_text(connection, found == FOUND_NOTHING ? ":-2\r\n" : ":-1\r\n");
+}
+
+static void command_type(struct resp_connection *connection)
+{
+	struct fm_block block;
+	enum found found = find(connection->front, argument(connection, 1), false, &block);
+
+	if (found == FOUND_VALUE)
+		fm_block_release(connection->front->pool, &block, 1);
+	resp_reply_text(connection, found == FOUND_NOTHING ? "+none\r\n" : "+string\r\n");
+}
+
+/* ---- looking ---- */
+
+static uint64_t count_blocks(struct fm_resp *front, uint64_t *bytes)
+{
+	struct fm_block_info info;
+	uint32_t cursor = 0;
+	uint64_t n = 0;
+
+	*bytes = 0;
+	while (fm_pool_walk(front->pool, &cursor, &info) == 1) {
+		if (info.state != FABRICMGR_BLOCK_SEALED ||
+		    memcmp(info.ns, front->ns.bytes, sizeof(info.ns)))
+			continue;
+		n++;
+		*bytes += info.length;
+	}
+	return n;
+}
+
+static void command_dbsize(struct resp_connection *connection)
+{
+	uint64_t bytes;
+
+	reply_number(connection, count_blocks(connection->front, &bytes));
+}
+
+static void command_scan(struct resp_connection *connection)
+{
+	struct fm_resp *front = connection->front;
+	struct resp_names *names = &front->names;
+	struct text cursor_text = argument(connection, 1), pattern = {"*", 1};
+	struct resp_name *found[2048];
+	uint64_t cursor, count = 10;
+	uint32_t n = 0;
+
+	if (!names->bytes_max || names->n_missing) {
+		resp_reply_format(connection,
+				  "-ERR SCAN: the names of keys are %s; start fabricmgrd with %s "
+				  "--resp-names",
+				  names->bytes_max ? "incomplete, their table was full"
+						   : "not kept",
+				  names->bytes_max ? "larger" : "a size as");
+		return;
+	}
+	if (!fm_resp_number(cursor_text.at, cursor_text.length, &cursor)) {
+		reply_error(connection, "invalid cursor");
+		return;
+	}
+	for (uint32_t i = 2; i < connection->parser.n_args; i += 2) {
+		struct text option = argument(connection, i), value;
+
+		if (i + 1 == connection->parser.n_args) {
+			reply_error(connection, "syntax error");
+			return;
+		}
+		value = argument(connection, i + 1);
+		if (is_word(option, "MATCH")) {
+			pattern = value;
+		} else if (!is_word(option, "COUNT") ||
+			   !fm_resp_number(value.at, value.length, &count) || !count) {
+			reply_error(connection, "syntax error");
+			return;
+		}
+	}
+	/* Whole buckets, so that a name is not seen twice; about @count of them, at most what fits.
+	 */
+	while (cursor < names->bucket_count && n < count && n < 1024) {
+		struct resp_name *name = resp_names_bucket(front, (uint32_t)cursor);
+
+		for (; name && n < 2048; name = name->next)
+			if (fm_resp_glob(pattern.at, pattern.length, name->text, name->length))
+				found[n++] = name;
+		cursor++;
+	}
+	resp_reply_text(connection, "*2\r\n");
+	resp_reply_format(
+		connection, "$%d\r\n%llu",
+		snprintf(NULL, 0, "%llu", (unsigned long long)(cursor % names->bucket_count)),
+		(unsigned long long)(cursor % names->bucket_count));
+	resp_reply_format(connection, "*%u", n);
+	for (uint32_t i = 0; i < n; i++)
+		resp_reply_bulk(connection, found[i]->text, found[i]->length);
+}
+
+static void command_info(struct resp_connection *connection)
+{
+	struct fm_resp *front = connection->front;
+	struct fm_pool_info info = {.size = sizeof(info)};
+	char text[1200];
+	uint64_t bytes, n;
+	int err = fm_pool_info(front->pool, &info), length;
+
+	if (err) {
+		reply_pool_error(connection, err);
+		return;
+	}
+	n = count_blocks(front, &bytes);
+	length = snprintf(
+		text, sizeof(text),
+		"# Server\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\n"
+		"fabricmgr_version:%s\r\nprocess_id:%u\r\nuptime_in_seconds:%llu\r\n"
+		"\r\n# Clients\r\nconnected_clients:%u\r\nmaxclients:%u\r\n"
+		"\r\n# Memory\r\nused_memory:%llu\r\nmaxmemory:%llu\r\n"
+		"maxmemory_policy:%s\r\nfabricmgr_value_bytes:%llu\r\n"
+		"fabricmgr_held_bytes:%llu\r\nfabricmgr_name_bytes:%llu\r\n"
+		"fabricmgr_names_missing:%llu\r\n"
+		"\r\n# Stats\r\ntotal_connections_received:%llu\r\n"
+		"total_commands_processed:%llu\r\nrejected_connections:%llu\r\n"
+		"evicted_keys:%llu\r\n"
+		"\r\n# Keyspace\r\ndb0:keys=%llu,expires=0,avg_ttl=0\r\n",
+		fm_version(), info.daemon_pid,
+		(unsigned long long)((fm_clock_ns() - front->started_ns) / FM_NS_PER_S),
+		front->n_connections, RESP_CONNECTIONS_MAX, (unsigned long long)info.used_bytes,
+		(unsigned long long)info.total_bytes, info.policy, (unsigned long long)bytes,
+		(unsigned long long)front->holds.bytes, (unsigned long long)front->names.bytes,
+		(unsigned long long)front->names.n_missing, (unsigned long long)front->n_accepted,
+		(unsigned long long)front->n_commands, (unsigned long long)front->n_refused,
+		(unsigned long long)info.evictions, (unsigned long long)n);
+	resp_reply_bulk(connection, text, (size_t)length);
+}
+
+/* ---- the connection ---- */
+
+static bool is_password(const struct fm_resp *front, struct text given)
+{
+	return front->password && strlen(front->password) == given.length &&
+	       !CRYPTO_memcmp(front->password, given.at, given.length);
+}
+
+/* False: answered with an error. */
+static bool authenticate(struct resp_connection *connection, struct text user, struct text password)
+{
+	struct fm_resp *front = connection->front;
+
+	if (!front->password) {
+		reply_error(connection,
+			    "AUTH <password> called without any password configured for "
+			    "the default user. Are you sure your configuration is "
+			    "correct?");
+		return false;
+	}
+	if (!is_word(user, "default") || !is_password(front, password)) {
+		resp_reply_text(
+			connection,
+			"-WRONGPASS invalid username-password pair or user is disabled.\r\n");
+		return false;
+	}
+	connection->is_authenticated = true;
+	return true;
+}
+
+static void command_auth(struct resp_connection *connection)
+{
+	bool has_user = connection->parser.n_args == 3;
+	struct text user = has_user ? argument(connection, 1) : (struct text){"default", 7};
+
+	if (authenticate(connection, user, argument(connection, has_user ? 2 : 1)))
+		resp_reply_text(connection, "+OK\r\n");
+}
+
+static void set_name(struct resp_connection *connection, struct text name)
+{
+	size_t length = name.length < sizeof(connection->name) - 1 ? name.length
+								   : sizeof(connection->name) - 1;
+
+	for (size_t i = 0; i < length; i++)
+		connection->name[i] = isgraph((unsigned char)name.at[i]) ? name.at[i] : '?';
+	connection->name[length] = '\0';
+}
+
+static void command_hello(struct resp_connection *connection)
+{
+	uint32_t n = connection->parser.n_args, i = 1;
+	uint64_t version = connection->protocol;
+	struct text text;
+
+	if (n > 1) {
+		text = argument(connection, i++);
+		if (!fm_resp_number(text.at, text.length, &version) || version < 2 || version > 3) {
+			resp_reply_text(connection, "-NOPROTO unsupported protocol version\r\n");
+			return;
+		}
+	}
+	while (i < n) {
+		text = argument(connection, i);
+		if (is_word(text, "AUTH") && i + 2 < n) {
+			if (!authenticate(connection, argument(connection, i + 1),
+					  argument(connection, i + 2)))
+				return;
+			i += 3;
+		} else if (is_word(text, "SETNAME") && i + 1 < n) {
+			set_name(connection, argument(connection, i + 1));
+			i += 2;
+		} else {
+			reply_error(connection, "syntax error in HELLO");
+			return;
+		}
+	}
+	if (!connection->is_authenticated) {
+		resp_reply_text(connection,
+				"-NOAUTH HELLO must be called with the client already "
+				"authenticated, otherwise the HELLO <proto> AUTH <user> "
+				"<pass> option can be used to authenticate the client "
+				"and select the RESP protocol version at the same time\r\n");
+		return;
+	}
+	connection->protocol = (uint8_t)version;
+	resp_reply_text(connection, version == 3 ? "%7\r\n" : "*14\r\n");
+	resp_reply_text(connection,
+			"$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n"
+			"$5\r\nproto\r\n");
+	reply_number(connection, version);
+	resp_reply_text(connection, "$2\r\nid\r\n");
+	reply_number(connection, connection->id);
+	resp_reply_text(connection,
+			"$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n"
+			"$7\r\nmodules\r\n*0\r\n");
+}
+
+static void command_client(struct resp_connection *connection)
+{
+	struct text what = argument(connection, 1);
+
+	if (is_word(what, "SETNAME") && connection->parser.n_args == 3) {
+		set_name(connection, argument(connection, 2));
+		resp_reply_text(connection, "+OK\r\n");
+	} else if (is_word(what, "GETNAME")) {
+		resp_reply_bulk(connection, connection->name, strlen(connection->name));
+	} else if (is_word(what, "ID")) {
+		reply_number(connection, connection->id);
+	} else if (is_word(what, "SETINFO") || is_word(what, "NO-EVICT") ||
+		   is_word(what, "NO-TOUCH")) {
+		resp_reply_text(connection, "+OK\r\n");
+	} else {
+		reply_error(connection, "of CLIENT, SETNAME, GETNAME, ID and SETINFO are known");
+	}
+}
+
+static void command_select(struct resp_connection *connection)
+{
+	struct text number = argument(connection, 1);
+
+	if (number.length == 1 && *number.at == '0')
+		resp_reply_text(connection, "+OK\r\n");
+	else
+		reply_error(connection, "DB index is out of range: there is database 0 alone");
+}
+
+static void command_ping(struct resp_connection *connection)
+{
+	struct text text = argument(connection, 1);
+
+	if (connection->parser.n_args > 1)
+		resp_reply_bulk(connection, text.at, text.length);
+	else
+		resp_reply_text(connection, "+PONG\r\n");
+}
+
+static void command_quit(struct resp_connection *connection)
+{
+	resp_reply_text(connection, "+OK\r\n");
+	connection->is_ending = true;
+}
+
+/* What redis-cli and redis-benchmark ask when they start: nothing to tell is an answer they take.
+ */
+static void command_nothing(struct resp_connection *connection)
+{
+	resp_reply_text(connection,
+			connection->protocol == 3 && is_word(argument(connection, 0), "CONFIG")
+				? "%0\r\n"
+				: "*0\r\n");
+}
+
+/* ---- the table ---- */
+
+static const struct command {
+	const char *name;
+	uint32_t args_min, args_max; /* with the name */
+	bool is_free;		     /* before authentication */
+	void (*run)(struct resp_connection *connection);
+} commands[] = {
+	{"GET", 2, 2, false, command_get},
+	{"SET", 3, 8, false, command_set},
+	{"EXISTS", 2, FM_RESP_ARGS_MAX, false, command_exists},
+	{"MGET", 2, FM_RESP_ARGS_MAX, false, command_mget},
+	{"MSET", 3, FM_RESP_ARGS_MAX, false, command_mset},
+	{"DEL", 2, FM_RESP_ARGS_MAX, false, command_del},
+	{"UNLINK", 2, FM_RESP_ARGS_MAX, false, command_del},
+	{"STRLEN", 2, 2, false, command_strlen},
+	{"GETRANGE", 4, 4, false, command_getrange},
+	{"PING", 1, 2, false, command_ping},
+	{"ECHO", 2, 2, false, command_ping},
+	{"TTL", 2, 2, false, command_ttl},
+	{"PTTL", 2, 2, false, command_ttl},
+	{"TYPE", 2, 2, false, command_type},
+	{"DBSIZE", 1, 1, false, command_dbsize},
+	{"SCAN", 2, 6, false, command_scan},
+	{"INFO", 1, FM_RESP_ARGS_MAX, false, command_info},
+	{"FLUSHALL", 1, 2, false, command_flush},
+	{"FLUSHDB", 1, 2, false, command_flush},
+	{"SELECT", 2, 2, false, command_select},
+	{"CLIENT", 2, FM_RESP_ARGS_MAX, false, command_client},
+	{"COMMAND", 1, FM_RESP_ARGS_MAX, false, command_nothing},
+	{"CONFIG", 3, FM_RESP_ARGS_MAX, false, command_nothing},
+	{"AUTH", 2, 3, true, command_auth},
+	{"HELLO", 1, 7, true, command_hello},
+	{"QUIT", 1, 1, true, command_quit},
+};
+
+void resp_command_run(struct resp_connection *connection)
+{
+	const struct fm_resp_parser *parser = &connection->parser;
+	struct text name;
+	char shown[32];
+
+	if (!parser->n_args)
+		return; /* an empty line */
+	connection->front->n_commands++;
+	name = argument(connection, 0);
+	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+		const struct command *command = &commands[i];
+
+		if (!is_word(name, command->name))
+			continue;
+		if (!connection->is_authenticated && !command->is_free)
+			resp_reply_text(connection, "-NOAUTH Authentication required.\r\n");
+		else if (parser->n_args < command->args_min || parser->n_args > command->args_max)
+			resp_reply_format(connection,
+					  "-ERR wrong number of arguments for '%s' command",
+					  command->name);
+		else if (has_all(connection))
+			command->run(connection);
+		return;
+	}
+	snprintf(shown, sizeof(shown), "%.*s", (int)(name.length < 30 ? name.length : 30), name.at);
+	for (char *c = shown; *c; c++)
+		if (!isgraph((unsigned char)*c))
+			*c = '?';
+	resp_reply_format(connection, "-ERR unknown command '%s'", shown);
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The Redis front end's thread and password (see redis.h). It calls the library through
+ * fabricmgr.h. Invariant: the password is in memory from its file to the front end's copy of it, no
+ * longer.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "redis.h"
+
+#define PASSWORD_MAX 512
+
+struct redis {
+	struct fm_resp *resp;
+	struct fm_server *server;
+	pthread_t thread;
+	int result;
+};
+
+static void *serve(void *argument)
+{
+	struct redis *redis = argument;
+
+	redis->result = fm_resp_run(redis->resp);
+	if (redis->result)
+		fm_log(FM_LOG_ERROR, "the Redis front end stopped: %s", fm_error_detail());
+	/* Not before: its last commands need the pool's answers. */
+	fm_server_stop(redis->server);
+	return NULL;
+}
+
+/* The file's first line. */
+static int read_password(const char *path, char password[PASSWORD_MAX])
+{
+	FILE *file = fopen(path, "re");
+	size_t length;
+
+	if (!file)
+		return fm_fail(FM_ERR_IO, "--redis-password-file %s: %s", path, strerror(errno));
+	if (!fgets(password, PASSWORD_MAX, file))
+		password[0] = '\0';
+	fclose(file);
+	length = strcspn(password, "\r\n");
+	if (!length || length == PASSWORD_MAX - 1)
+		return fm_fail(
+			FM_ERR_INVALID,
+			"--redis-password-file %s: its first line must be a password of 1 to "
+			"%d bytes",
+			path, PASSWORD_MAX - 2);
+	password[length] = '\0';
+	return 0;
+}
+
+static int start_thread(struct redis *redis)
+{
+	sigset_t all, before;
+	int failed;
+
+	/* Signals are the main thread's. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	failed = pthread_create(&redis->thread, NULL, serve, redis);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return failed ? fm_fail(FM_ERR_NO_MEMORY, "a thread for the Redis front end: %s",
+				strerror(failed))
+		      : 0;
+}
+
+int redis_start(const struct redis_flags *flags, struct fm_server *server, struct redis **out)
+{
+	char password[PASSWORD_MAX];
+	struct fm_resp_options options = {
+		.size = sizeof(options),
+		.n_listen = flags->n_listen,
+		.listen = flags->listen,
+		.attach = {.size = sizeof(options.attach), .name = "redis front end"},
+		.is_behind_proxy = flags->is_behind_proxy,
+		.name_bytes = flags->name_bytes,
+	};
+	struct redis *redis;
+	int err = 0;
+
+	*out = NULL;
+	if (!flags->n_listen)
+		return 0;
+	redis = calloc(1, sizeof(*redis));
+	if (!redis)
+		return fm_fail(FM_ERR_NO_MEMORY, "no memory for the Redis front end");
+	redis->server = server;
+	if (flags->password_file) {
+		err = read_password(flags->password_file, password);
+		options.password = password;
+	}
+	if (!err)
+		err = fm_server_connect(server, &options.attach.fd);
+	if (!err)
+		err = fm_resp_create(&options, &redis->resp);
+	explicit_bzero(password, sizeof(password));
+	if (!err)
+		err = start_thread(redis);
+	if (err) {
+		fm_resp_destroy(redis->resp);
+		free(redis);
+		return err;
+	}
+	for (uint32_t i = 0; i < flags->n_listen; i++)
+		fm_log(FM_LOG_INFO, "redis: %s", flags->listen[i]);
+	*out = redis;
+	return 0;
+}
+
+void redis_stop(struct redis *redis)
+{
+	fm_resp_stop(redis->resp);
+}
+
+int redis_finish(struct redis *redis)
+{
+	int result;
+
+	if (!redis)
+		return 0;
+	fm_resp_stop(redis->resp); /* the server may have ended by itself */
+	pthread_join(redis->thread, NULL);
+	result = redis->result;
+	fm_resp_destroy(redis->resp);
+	free(redis);
+	return result;
+}

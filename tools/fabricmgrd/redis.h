@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The Redis front end as fabricmgrd runs it: flags to a thread beside the pool's. Called by main.c.
+ * Invariant: the pool serves until the front end's thread has ended, and stops then.
+ */
+#ifndef FABRICMGRD_REDIS_H
+#define FABRICMGRD_REDIS_H
+
+#include <fabricmgr.h>
+
+enum { REDIS_LISTEN_MAX = 4 };
+
+struct redis_flags {
+	const char *listen[REDIS_LISTEN_MAX];
+	uint32_t n_listen; /* 0: no front end */
+	const char *password_file;
+	uint64_t name_bytes;
+	bool is_behind_proxy;
+};
+
+struct redis;
+
+/* Binds the addresses and starts the thread; *@out NULL when no address is given. Whatever ends the
+ * front end ends @server, too. */
+int redis_start(const struct redis_flags *flags, struct fm_server *server, struct redis **out);
+/* Asks it to end. Allowed in a signal handler. */
+void redis_stop(struct redis *redis);
+/* After the server has stopped: waits for the end and frees; how it ended. NULL: 0. */
+int redis_finish(struct redis *redis);
+
+#endif
