@@ -111,7 +111,7 @@ demo: deps
 
 # Benchmarks: tests/bench/NAME.py. JSON lines on standard output, a table on standard error.
 BENCHES := $(filter-out frame test_%,$(patsubst tests/bench/%.py,%,$(wildcard tests/bench/*.py)))
-BENCHES_WITH_PEERS := generate
+BENCHES_WITH_PEERS := generate resp
 
 .PHONY: peers bench
 peers: deps
