@@ -231,6 +231,37 @@ FM_API int fm_block_seal(struct fm_pool *pool, const struct fm_digest *ns, struc
 /* Gives staged blocks back; nobody ever saw them. */
 FM_API void fm_block_discard(struct fm_pool *pool, struct fm_block *blocks, size_t n);
 
+/* ---- by copy: for data that stays in the caller's memory ---------------------------------- */
+
+struct fm_put {
+	struct fm_key key;
+	const struct fm_key *parent; /* NULL for the first block of a chain */
+	const void *data;
+	uint64_t length; /* at most one chunk, 4 MiB */
+	uint32_t flags;	 /* 0, or FM_SEAL_REPLACE */
+	int result;	 /* out: 0, FM_ERR_EXISTS (that block is as good), or another error */
+};
+
+/* Copies data of the caller into blocks and seals them; copy and CRC32C are one pass. The blocks are
+ * not held afterwards. Returns 0 when every result is 0 or FM_ERR_EXISTS, else the first failure.
+ * @deadline_ns relative, for room in the pool; 0: 5 s. */
+FM_API int fm_pool_put(struct fm_pool *pool, const struct fm_digest *ns, struct fm_put *puts,
+		       size_t n, uint64_t deadline_ns);
+
+struct fm_get {
+	struct fm_key key;
+	void *data;
+	uint64_t capacity; /* of @data, bytes */
+	uint64_t length;   /* out: of the block, also when it did not fit */
+	int result;	   /* out: 0, FM_ERR_NOT_FOUND, FM_ERR_LIMIT (does not fit) or
+			      FM_ERR_CORRUPT (the copy has not the CRC32C of the block) */
+};
+
+/* Copies blocks into the caller's memory, each verified against the CRC32C it was sealed with. Keys
+ * need not be a chain. Returns how many results are 0, or a negative error. What failed has left its
+ * @data undefined. */
+FM_API int64_t fm_pool_get(struct fm_pool *pool, struct fm_get *gets, size_t n);
+
 /*
  * Takes sealed blocks out of the pool: they are not found any more when this returns; who holds one
  * keeps it until its release, then its memory is free. Blocks after them in a chain are out of

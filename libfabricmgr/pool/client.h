@@ -83,6 +83,10 @@ char *fm_pool_map(struct fm_pool *pool, uint32_t region, bool is_writable);
 bool fm_leases_reserve(struct fm_pool *pool, uint32_t *leases, size_t n);
 void fm_leases_return(struct fm_pool *pool, const uint32_t *leases, size_t n);
 
+/* fm_block_seal() by one who knows the CRC32C of each block already; NULL: computed here. */
+int fm_block_seal_summed(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
+			 const uint32_t *checksums, size_t n);
+
 /* Tells the daemon, if it costs nothing, that a leaf and its ancestors were used. */
 void fm_pool_touch(struct fm_pool *pool, uint32_t entry, uint32_t generation);
 

@@ -363,7 +363,7 @@ int fm_block_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_bl
 
 /* One window of seals: leases first, then the submissions, then what became of each. */
 static int seal_piece(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
-		      uint32_t n)
+		      const uint32_t *checksums, uint32_t n)
 {
 	struct fm_submission submissions[WINDOW];
 	struct fm_completion completions[WINDOW];
@@ -385,7 +385,7 @@ static int seal_piece(struct fm_pool *pool, const struct fm_digest *ns, struct f
 			.op = FM_OP_SEAL,
 			.entry = block->entry,
 			.generation = block->generation,
-			.crc32c = fm_crc32c(block->data, block->length),
+			.crc32c = checksums ? checksums[i] : fm_crc32c(block->data, block->length),
 			.key = seals[i].key,
 			.has_parent = seals[i].parent != NULL,
 			.flags = seals[i].flags,
@@ -423,6 +423,12 @@ static int seal_piece(struct fm_pool *pool, const struct fm_digest *ns, struct f
 
 int fm_block_seal(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals, size_t n)
 {
+	return fm_block_seal_summed(pool, ns, seals, NULL, n);
+}
+
+int fm_block_seal_summed(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
+			 const uint32_t *checksums, size_t n)
+{
 	int first = 0, err = check_writer(pool);
 
 	if (err)
@@ -446,7 +452,7 @@ int fm_block_seal(struct fm_pool *pool, const struct fm_digest *ns, struct fm_se
 	for (size_t done = 0; done < n; done += WINDOW) {
 		uint32_t piece = (uint32_t)(n - done < WINDOW ? n - done : WINDOW);
 
-		err = seal_piece(pool, ns, seals + done, piece);
+		err = seal_piece(pool, ns, seals + done, checksums ? checksums + done : NULL, piece);
 		for (uint32_t i = 0; i < piece; i++)
 			if (seals[done + i].result == FM_ERR_CANCELLED)
 				seals[done + i].result = err;

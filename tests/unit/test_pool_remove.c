@@ -68,8 +68,7 @@ static int put(const struct fm_digest *in, uint32_t n, const struct fm_key *pare
 	       uint32_t flags)
 {
 	struct fm_block block;
-	struct fm_seal seal = {
-		.block = &block, .key = key_of(n), .parent = parent, .flags = flags};
+	struct fm_seal seal = {.block = &block, .key = key_of(n), .parent = parent, .flags = flags};
 	int err = fm_block_stage(writer, 65536, 1, &block, 0);
 
 	ck_assert_msg(!err, "%s", fm_error_detail());

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Copies with a checksum on the way, and put and get over them, through the public calls.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <check.h>
+#include <fabricmgr.h>
+
+#include "base/crc32c.h"
+
+static const struct fm_digest ns = {{1}};
+
+static struct fm_key key_of(uint32_t n)
+{
+	struct fm_key key = {{0}};
+
+	memcpy(&key, &n, sizeof(n));
+	return key;
+}
+
+/* Lengths around the streams' edges, at every alignment, with a guard behind. */
+START_TEST(a_copy_has_the_checksum_and_nothing_else_changes)
+{
+	static const size_t lengths[] = {0,
+					 1,
+					 7,
+					 65535,
+					 65536,
+					 65537,
+					 3 * 4160 * 5,
+					 3 * 4160 * 6 - 1,
+					 3 * 4160 * 6 + 9,
+					 1 << 20,
+					 (2 << 20) + 13};
+	size_t size = (2 << 20) + 4096;
+	unsigned char *from = malloc(size), *to = malloc(size), *expected = malloc(size);
+
+	for (size_t i = 0; i < size; i++)
+		from[i] = (unsigned char)(i * 2654435761u >> 11);
+	for (size_t l = 0; l < sizeof(lengths) / sizeof(lengths[0]); l++)
+		for (size_t shift = 0; shift < 17; shift += shift < 9 ? 1 : 7) {
+			size_t n = lengths[l];
+
+			memset(to, 0xee, size);
+			memset(expected, 0xee, size);
+			memcpy(expected + shift, from + 3, n);
+			ck_assert_uint_eq(fm_crc32c_copy(to + shift, from + 3, n),
+					  fm_crc32c(from + 3, n));
+			ck_assert_int_eq(memcmp(to, expected, size), 0);
+		}
+	ck_assert_uint_eq(fm_crc32c("123456789", 9), 0xe3069283u); /* RFC 3720 */
+	free(from);
+	free(to);
+	free(expected);
+}
+END_TEST
+
+static void *serve(void *server)
+{
+	fm_server_run(server);
+	return NULL;
+}
+
+static struct fm_server *server;
+static struct fm_pool *pool;
+static pthread_t thread;
+
+static void start(void)
+{
+	struct fm_server_options options = {
+		.size = sizeof(options), .pool_bytes = 32 << 20, .memory = "memfd"};
+	struct fm_attach_options attach = {.size = sizeof(attach)};
+
+	ck_assert_int_eq(fm_server_create(&options, &server), 0);
+	ck_assert_int_eq(pthread_create(&thread, NULL, serve, server), 0);
+	ck_assert_int_eq(fm_server_connect(server, &attach.fd), 0);
+	ck_assert_int_eq(fm_pool_attach(&attach, &pool), 0);
+}
+
+static void stop(void)
+{
+	fm_pool_detach(pool);
+	fm_server_stop(server);
+	pthread_join(thread, NULL);
+	fm_server_destroy(server);
+}
+
+static struct fm_pool_info info_of(void)
+{
+	struct fm_pool_info info = {.size = sizeof(info)};
+
+	ck_assert_int_eq(fm_pool_info(pool, &info), 0);
+	return info;
+}
+
+START_TEST(what_was_put_is_got)
+{
+	enum { N = 70 };
+	static unsigned char data[N][200000], back[N][200000];
+	struct fm_put puts[N];
+	struct fm_get gets[N + 1];
+
+	start();
+	for (uint32_t i = 0; i < N; i++) {
+		memset(data[i], (int)i, sizeof(data[i]));
+		data[i][i] = 0xff;
+		puts[i] = (struct fm_put){.key = key_of(i),
+					  .data = data[i],
+					  .length = i % 7 ? 200000 : 1000 + i,
+					  .parent = i ? &puts[i - 1].key : NULL};
+		gets[i] = (struct fm_get){
+			.key = key_of(i), .data = back[i], .capacity = sizeof(back[i])};
+	}
+	gets[N] = (struct fm_get){.key = key_of(999), .data = back[0], .capacity = 1};
+	ck_assert_msg(!fm_pool_put(pool, &ns, puts, N, 0), "%s", fm_error_detail());
+	ck_assert_int_eq(fm_pool_get(pool, gets, N + 1), N);
+	for (uint32_t i = 0; i < N; i++) {
+		ck_assert_uint_eq(gets[i].length, puts[i].length);
+		ck_assert_int_eq(memcmp(back[i], data[i], gets[i].length), 0);
+	}
+	ck_assert_int_eq(gets[N].result, FM_ERR_NOT_FOUND);
+	/* Again: they are there, and that is as good. Replaced: the new one is got. */
+	ck_assert_int_eq(fm_pool_put(pool, &ns, puts, N, 0), 0);
+	ck_assert_int_eq(puts[3].result, FM_ERR_EXISTS);
+	data[3][0] = 77;
+	puts[3].flags = FM_SEAL_REPLACE;
+	ck_assert_int_eq(fm_pool_put(pool, &ns, &puts[3], 1, 0), 0);
+	ck_assert_int_eq(fm_pool_get(pool, &gets[3], 1), 1);
+	ck_assert_int_eq(back[3][0], 77);
+	ck_assert_uint_eq(info_of().blocks_staging, 0);
+	stop();
+}
+END_TEST
+
+START_TEST(what_cannot_be_has_a_name_and_leaves_nothing)
+{
+	unsigned char data[5000] = {1}, room[100];
+	struct fm_put put = {.key = key_of(1), .data = data, .length = sizeof(data)};
+	struct fm_get get = {.key = key_of(1), .data = room, .capacity = sizeof(room)};
+	struct fm_block held[9];
+
+	start();
+	ck_assert_int_eq(fm_pool_put(pool, &ns, &put, 1, 0), 0);
+	ck_assert_int_eq(fm_pool_get(pool, &get, 1), 0);
+	ck_assert_int_eq(get.result, FM_ERR_LIMIT);
+	ck_assert_uint_eq(get.length, sizeof(data));
+	put.length = 0;
+	ck_assert_int_eq(fm_pool_put(pool, &ns, &put, 1, 0), FM_ERR_LIMIT);
+	put.length = (4 << 20) + 1;
+	ck_assert_int_eq(fm_pool_put(pool, &ns, &put, 1, 0), FM_ERR_LIMIT);
+	put.data = NULL;
+	ck_assert_int_eq(fm_pool_put(pool, &ns, &put, 1, 0), FM_ERR_INVALID);
+	get.data = NULL;
+	ck_assert_int_eq(fm_pool_get(pool, &get, 1), FM_ERR_INVALID);
+	/* Full of what others write: refused when the time is over. */
+	ck_assert_int_eq(fm_block_stage(pool, 4 << 20, 8, held, 0), 0);
+	put = (struct fm_put){.key = key_of(2), .data = data, .length = sizeof(data)};
+	ck_assert_int_eq(fm_pool_put(pool, &ns, &put, 1, 20000000), FM_ERR_POOL_FULL);
+	ck_assert_int_eq(put.result, FM_ERR_POOL_FULL);
+	fm_block_discard(pool, held, 8);
+	ck_assert_int_eq(fm_pool_put(pool, &ns, &put, 1, 0), 0);
+	ck_assert_uint_eq(info_of().blocks_staging, 0);
+	stop();
+}
+END_TEST
+
+/* A hostile or broken writer changes a block after its seal: a verified copy says so. */
+START_TEST(a_block_that_was_changed_is_not_got)
+{
+	static unsigned char data[100000];
+	struct fm_get get = {.key = key_of(1), .data = data, .capacity = sizeof(data)};
+	struct fm_block block;
+	struct fm_seal seal = {.block = &block, .key = key_of(1)};
+
+	start();
+	ck_assert_int_eq(fm_block_stage(pool, sizeof(data), 1, &block, 0), 0);
+	memset(block.data, 5, sizeof(data));
+	unsigned char *mine = block.data;
+	ck_assert_int_eq(fm_block_seal(pool, &ns, &seal, 1), 0);
+	ck_assert_int_eq(fm_pool_get(pool, &get, 1), 1);
+	mine[77777] ^= 1;
+	ck_assert_int_eq(fm_pool_get(pool, &get, 1), 0);
+	ck_assert_int_eq(get.result, FM_ERR_CORRUPT);
+	fm_block_release(pool, &block, 1);
+	stop();
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("pool_copy");
+	TCase *cases = tcase_create("all");
+	SRunner *runner = srunner_create(suite);
+	int failed;
+
+	tcase_add_test(cases, a_copy_has_the_checksum_and_nothing_else_changes);
+	tcase_add_test(cases, what_was_put_is_got);
+	tcase_add_test(cases, what_cannot_be_has_a_name_and_leaves_nothing);
+	tcase_add_test(cases, a_block_that_was_changed_is_not_got);
+	suite_add_tcase(suite, cases);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? 1 : 0;
+}
