@@ -111,7 +111,7 @@ demo: deps
 
 # Benchmarks: tests/bench/NAME.py. JSON lines on standard output, a table on standard error.
 BENCHES := $(filter-out frame test_%,$(patsubst tests/bench/%.py,%,$(wildcard tests/bench/*.py)))
-BENCHES_WITH_PEERS := generate resp
+BENCHES_WITH_PEERS := generate match resp
 
 .PHONY: peers bench
 peers: deps
@@ -124,7 +124,7 @@ bench:
 
 $(addprefix bench-,$(BENCHES_WITH_PEERS)): peers
 bench-%: deps FORCE
-	@$(MAKE) --no-print-directory -s -j$$(nproc) programs >&2
+	@$(MAKE) --no-print-directory -s -j$$(nproc) programs $(BUILD)/tests/bench/pool_figures >&2
 	@path=$$(MODEL='$(MODEL)' CACHE='$(CACHE)' bash tools/fetch-model.sh | tail -n 1) && [ -n "$$path" ] && \
 		STRICT='$(STRICT)' exec python3 -B tests/bench/$*.py --bin $(BUILD)/bin --model "$$path" \
 		$(if $(filter $*,$(BENCHES_WITH_PEERS)),--peers build/peers) $(BENCH_ARGS)
@@ -288,6 +288,11 @@ endef
 $(eval $(call plant_rule,CHUNK_DEPENDENT_SUM,kernels/cpu/portable.c))
 $(eval $(call plant_rule,STALE_BLOCK,engine/worker/kv_cache.c))
 $(eval $(call plant_rule,KEY_WITHOUT_PREFIX,engine/worker/kv_cache.c))
+
+$(BUILD)/tests/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libfabricmgr.a
+	@mkdir -p $(@D)
+	@echo "  LINK  $@"
+	@$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LDLIBS_LIB)
 
 $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/test_%.o $(UNIT_HELP_OBJ) $(BUILD)/libengine.a $(BUILD)/libkernels.a $(BUILD)/libsim.a $(BUILD)/libfabricmgr.a
 	@mkdir -p $(@D)

@@ -94,13 +94,9 @@ static struct place place_of(const struct fm_index *index, const uint64_t key[2]
 	return place;
 }
 
-uint32_t fm_index_find(const struct fm_index *index, const struct fm_key *key, uint64_t *word)
+static uint32_t find_at(const struct fm_index *index, struct place place, const uint64_t wanted[2],
+			uint64_t *word)
 {
-	uint64_t wanted[2];
-	struct place place;
-
-	memcpy(wanted, key, sizeof(wanted));
-	place = place_of(index, wanted);
 	for (uint32_t side = 0; side < 2; side++) {
 		struct fm_bucket *bucket = &index->buckets[place.bucket[side]];
 		uint32_t again = 0;
@@ -132,6 +128,63 @@ uint32_t fm_index_find(const struct fm_index *index, const struct fm_key *key, u
 		}
 	}
 	return FM_NO_ENTRY;
+}
+
+uint32_t fm_index_find(const struct fm_index *index, const struct fm_key *key, uint64_t *word)
+{
+	uint64_t wanted[2];
+
+	memcpy(wanted, key, sizeof(wanted));
+	return find_at(index, place_of(index, wanted), wanted, word);
+}
+
+/* A look-up waits for two cache lines, one after the other: each is asked for this many keys ahead.
+ */
+enum { AHEAD = 8, WINDOW = 4 * AHEAD };
+
+static void fetch_entry(const struct fm_index *index, struct place place)
+{
+	for (uint32_t side = 0; side < 2; side++)
+		for (uint32_t i = 0; i < FM_BUCKET_SLOTS; i++) {
+			/* Relaxed: a guess of what find_at() will read. */
+			uint64_t slot =
+				fm_load_relaxed(&index->buckets[place.bucket[side]].slots[i]);
+
+			if (slot && FM_HIGH(slot) == place.tag &&
+			    FM_LOW(slot) - 1 < index->entries_max) {
+				__builtin_prefetch(&index->entries[FM_LOW(slot) - 1]);
+				return;
+			}
+		}
+}
+
+size_t fm_index_match(const struct fm_index *index, const struct fm_key *keys, size_t n)
+{
+	struct place places[WINDOW];
+	uint64_t wanted[2], word;
+
+	/* Step i asks for the buckets of key i, for the entry of key i - AHEAD, and looks at key
+	 * i - 2 * AHEAD. */
+	for (size_t i = 0; i < n + 2 * (size_t)AHEAD; i++) {
+		if (i < n) {
+			struct place *place = &places[i % WINDOW];
+
+			memcpy(wanted, &keys[i], sizeof(wanted));
+			*place = place_of(index, wanted);
+			__builtin_prefetch(&index->buckets[place->bucket[0]]);
+			__builtin_prefetch(&index->buckets[place->bucket[1]]);
+		}
+		if (i >= AHEAD && i - AHEAD < n)
+			fetch_entry(index, places[(i - AHEAD) % WINDOW]);
+		if (i >= 2 * (size_t)AHEAD) {
+			size_t at = i - 2 * (size_t)AHEAD;
+
+			memcpy(wanted, &keys[at], sizeof(wanted));
+			if (find_at(index, places[at % WINDOW], wanted, &word) == FM_NO_ENTRY)
+				return at;
+		}
+	}
+	return n;
 }
 
 int fm_index_insert(struct fm_index *index, uint32_t entry)

@@ -81,6 +81,10 @@ int fm_index_open(struct fm_index *index, void *memory, size_t bytes);
 /* The entry that holds @key and the word it had (SEALED or EVICTING), or FM_NO_ENTRY. */
 uint32_t fm_index_find(const struct fm_index *index, const struct fm_key *key, uint64_t *word);
 
+/* How many leading keys are there: as fm_index_find() of each, with the memory of later ones
+ * fetched while earlier ones are looked at. */
+size_t fm_index_match(const struct fm_index *index, const struct fm_key *keys, size_t n);
+
 /* Writer only. @entry's key is set. FM_ERR_LIMIT when both buckets are full. */
 int fm_index_insert(struct fm_index *index, uint32_t entry);
 void fm_index_remove(struct fm_index *index, uint32_t entry);

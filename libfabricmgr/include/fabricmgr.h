@@ -242,8 +242,8 @@ struct fm_put {
 	int result;	 /* out: 0, FM_ERR_EXISTS (that block is as good), or another error */
 };
 
-/* Copies data of the caller into blocks and seals them; copy and CRC32C are one pass. The blocks are
- * not held afterwards. Returns 0 when every result is 0 or FM_ERR_EXISTS, else the first failure.
+/* Copies data of the caller into blocks and seals them; copy and CRC32C are one pass. The blocks
+ * are not held afterwards. Returns 0 when every result is 0 or FM_ERR_EXISTS, else the first failure.
  * @deadline_ns relative, for room in the pool; 0: 5 s. */
 FM_API int fm_pool_put(struct fm_pool *pool, const struct fm_digest *ns, struct fm_put *puts,
 		       size_t n, uint64_t deadline_ns);
@@ -257,8 +257,8 @@ struct fm_get {
 			      FM_ERR_CORRUPT (the copy has not the CRC32C of the block) */
 };
 
-/* Copies blocks into the caller's memory, each verified against the CRC32C it was sealed with. Keys
- * need not be a chain. Returns how many results are 0, or a negative error. What failed has left its
+/* Copies blocks into the caller's memory, each verified against the CRC32C it was sealed with. The
+ * keys need not be a chain. Returns how many results are 0, or a negative error. What failed has left its
  * @data undefined. */
 FM_API int64_t fm_pool_get(struct fm_pool *pool, struct fm_get *gets, size_t n);
 

@@ -36,18 +36,13 @@ void fm_leases_return(struct fm_pool *pool, const uint32_t *leases, size_t n)
 
 int64_t fm_pool_match(struct fm_pool *pool, const struct fm_key *keys, size_t n)
 {
-	uint64_t word;
-	size_t i;
 	int err = fm_pool_check(pool, true);
 
 	if (err)
 		return err;
 	if (n && !keys)
 		return fm_fail(FM_ERR_INVALID, "no keys were given");
-	for (i = 0; i < n; i++)
-		if (fm_index_find(&pool->index, &keys[i], &word) == FM_NO_ENTRY)
-			break;
-	return (int64_t)i;
+	return (int64_t)fm_index_match(&pool->index, keys, n);
 }
 
 /* True: leased into @lease, and @block filled but for its data. */

@@ -452,7 +452,8 @@ int fm_block_seal_summed(struct fm_pool *pool, const struct fm_digest *ns, struc
 	for (size_t done = 0; done < n; done += WINDOW) {
 		uint32_t piece = (uint32_t)(n - done < WINDOW ? n - done : WINDOW);
 
-		err = seal_piece(pool, ns, seals + done, checksums ? checksums + done : NULL, piece);
+		err = seal_piece(pool, ns, seals + done, checksums ? checksums + done : NULL,
+				 piece);
 		for (uint32_t i = 0; i < piece; i++)
 			if (seals[done + i].result == FM_ERR_CANCELLED)
 				seals[done + i].result = err;
@@ -490,8 +491,8 @@ int64_t fm_pool_remove(struct fm_pool *pool, const struct fm_key *keys, size_t n
 		uint32_t piece = (uint32_t)(n - done < WINDOW ? n - done : WINDOW);
 
 		for (uint32_t i = 0; i < piece; i++)
-			submissions[i] = (struct fm_submission){.op = FM_OP_REMOVE,
-								.key = keys[done + i]};
+			submissions[i] =
+				(struct fm_submission){.op = FM_OP_REMOVE, .key = keys[done + i]};
 		exchange(pool, submissions, piece, NULL, completions, fm_clock_ns() + ANSWER_NS);
 		for (uint32_t i = 0; i < piece; i++) {
 			removed += !completions[i].result;
