@@ -243,8 +243,8 @@ struct fm_put {
 };
 
 /* Copies data of the caller into blocks and seals them; copy and CRC32C are one pass. The blocks
- * are not held afterwards. Returns 0 when every result is 0 or FM_ERR_EXISTS, else the first failure.
- * @deadline_ns relative, for room in the pool; 0: 5 s. */
+ * are not held afterwards. Returns 0 when every result is 0 or FM_ERR_EXISTS, else the first
+ * failure. @deadline_ns relative, for room in the pool; 0: 5 s. */
 FM_API int fm_pool_put(struct fm_pool *pool, const struct fm_digest *ns, struct fm_put *puts,
 		       size_t n, uint64_t deadline_ns);
 
@@ -258,8 +258,8 @@ struct fm_get {
 };
 
 /* Copies blocks into the caller's memory, each verified against the CRC32C it was sealed with. The
- * keys need not be a chain. Returns how many results are 0, or a negative error. What failed has left its
- * @data undefined. */
+ * keys need not be a chain. Returns how many results are 0, or a negative error. What failed has
+ * left its @data undefined. */
 FM_API int64_t fm_pool_get(struct fm_pool *pool, struct fm_get *gets, size_t n);
 
 /*

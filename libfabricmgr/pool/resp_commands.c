@@ -513,12 +513,13 @@ static void command_info(struct resp_connection *connection)
 		"\r\n# Keyspace\r\ndb0:keys=%llu,expires=0,avg_ttl=0\r\n",
 		fm_version(), info.daemon_pid,
 		(unsigned long long)((fm_clock_ns() - front->started_ns) / FM_NS_PER_S),
-		front->n_connections, RESP_CONNECTIONS_MAX, (unsigned long long)info.used_bytes,
-		(unsigned long long)info.total_bytes, info.policy, (unsigned long long)bytes,
-		(unsigned long long)front->holds.bytes, (unsigned long long)front->names.bytes,
-		(unsigned long long)front->names.n_missing, (unsigned long long)front->n_accepted,
-		(unsigned long long)front->n_commands, (unsigned long long)front->n_refused,
-		(unsigned long long)info.evictions, (unsigned long long)n);
+		front->n_connections, (unsigned int)RESP_CONNECTIONS_MAX,
+		(unsigned long long)info.used_bytes, (unsigned long long)info.total_bytes,
+		info.policy, (unsigned long long)bytes, (unsigned long long)front->holds.bytes,
+		(unsigned long long)front->names.bytes, (unsigned long long)front->names.n_missing,
+		(unsigned long long)front->n_accepted, (unsigned long long)front->n_commands,
+		(unsigned long long)front->n_refused, (unsigned long long)info.evictions,
+		(unsigned long long)n);
 	resp_reply_bulk(connection, text, (size_t)length);
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Copies with a checksum on the way, and put and get over them, through the public calls. Every
- * length and alignment gives the checksum of ISA-L; what a get returns is what was put, or an error.
+ * length and alignment gives the checksum of ISA-L; what a get returns is what was put, or an
+ * error.
  */
 #include <pthread.h>
 #include <stdlib.h>
