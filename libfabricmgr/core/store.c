@@ -50,7 +50,7 @@ int fm_store_create(struct fm_store *store, void *index, size_t index_bytes,
 
 void fm_store_destroy(struct fm_store *store)
 {
-	if (store->policy)
+	if (store->policy_state)
 		store->policy->destroy(store->policy_state);
 	fm_slots_destroy(&store->slots);
 	free(store->nodes);
