@@ -62,7 +62,7 @@ enum fm_log_level { FM_LOG_ERROR = 3, FM_LOG_WARNING = 4, FM_LOG_INFO = 6, FM_LO
  * debug; default info) or fm_log_set_level(). Never log prompts, keys of tenants or secrets. */
 FM_API void fm_log(enum fm_log_level level, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
-FM_API void fm_log_set_level(enum fm_log_level level);
+FM_API void fm_log_set_level(enum fm_log_level level); /* 0: FABRICMGR_LOG's again */
 FM_API void fm_log_set_program(const char *name);
 
 /* ---- names of what is cached -------------------------------------------------------------- */
@@ -324,6 +324,19 @@ struct fm_server_options {
 	uint64_t quarantine_ns;	  /* 0: 1 s */
 };
 
+struct fm_server_needs {
+	uint32_t size;	     /* sizeof(struct fm_server_needs), set by the caller */
+	uint32_t entries_max;
+	uint64_t pool_bytes; /* in whole chunks */
+	uint64_t table_bytes; /* index, headers, the server's own tables */
+	char rung[32];
+	char rung_reason[160]; /* why not the rung above */
+};
+
+/* What fm_server_create() would take, and whether this machine has it now: the same checks, without
+ * memory or socket. */
+FM_API int fm_server_check(const struct fm_server_options *options, struct fm_server_needs *needs);
+
 /* Creates the pool's memory and index and, with a socket, binds it. Refuses a pool larger than the
  * memory that is available, showing the sum. Starts no thread. */
 FM_API int fm_server_create(const struct fm_server_options *options, struct fm_server **out);
@@ -362,6 +375,9 @@ FM_API int fm_resp_create(const struct fm_resp_options *options, struct fm_resp 
 FM_API int fm_resp_run(struct fm_resp *resp);
 /* From any thread or a signal handler. */
 FM_API void fm_resp_stop(struct fm_resp *resp);
+/* Another password for those who AUTH from now on, from any thread. FM_ERR_UNSUPPORTED: the front
+ * end was created without one. */
+FM_API int fm_resp_set_password(struct fm_resp *resp, const char *password);
 /* After fm_resp_run() returned, or without it. NULL is ignored. Removes Unix sockets. */
 FM_API void fm_resp_destroy(struct fm_resp *resp);
 

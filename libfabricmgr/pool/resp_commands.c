@@ -525,10 +525,15 @@ static void command_info(struct resp_connection *connection)
 
 /* ---- the connection ---- */
 
-static bool is_password(const struct fm_resp *front, struct text given)
+static bool is_password(struct fm_resp *front, struct text given)
 {
-	return front->password && strlen(front->password) == given.length &&
-	       !CRYPTO_memcmp(front->password, given.at, given.length);
+	bool is_same;
+
+	pthread_mutex_lock(&front->password_lock);
+	is_same = strlen(front->password) == given.length &&
+		  !CRYPTO_memcmp(front->password, given.at, given.length);
+	pthread_mutex_unlock(&front->password_lock);
+	return is_same;
 }
 
 /* False: answered with an error. */
@@ -536,7 +541,7 @@ static bool authenticate(struct resp_connection *connection, struct text user, s
 {
 	struct fm_resp *front = connection->front;
 
-	if (!front->password) {
+	if (!front->has_password) {
 		reply_error(connection,
 			    "AUTH <password> called without any password configured for "
 			    "the default user. Are you sure your configuration is "

@@ -2,13 +2,15 @@
 /*
  * The Redis front end: its parts and what they share. resp_server.c moves bytes (io_uring),
  * resp_commands.c says what commands do, resp_reply.c queues answers, resp_holds.c and resp_names.c
- * are the two tables. One thread. It is a client of the pool like any other. Invariant: every block
- * that is staged, leased or held here belongs to exactly one connection's list or to the holds.
+ * are the two tables. One thread, but for the password. It is a client of the pool like any other.
+ * Invariant: every block that is staged, leased or held here belongs to exactly one connection's
+ * list or to the holds.
  */
 #ifndef FM_POOL_RESP_FRONT_H
 #define FM_POOL_RESP_FRONT_H
 
 #include <liburing.h>
+#include <pthread.h>
 
 #include <fabricmgr.h>
 
@@ -137,12 +139,13 @@ struct fm_resp {
 	struct fm_pool *pool;
 	struct fm_attach_options attach;
 	struct fm_digest ns;
-	char *password; /* NULL: none is asked for */
+	char *password; /* under password_lock; with or without one (has_password) is for life */
+	pthread_mutex_t password_lock;
 	uint64_t hold_ns, hold_bytes;
 	struct resp_holds holds;
 	struct resp_names names;
 	struct io_uring ring;
-	bool has_ring, is_stopping;
+	bool has_ring, is_stopping, has_password;
 	struct resp_listener listeners[RESP_LISTENERS_MAX];
 	uint32_t n_listeners;
 	int stop_event;

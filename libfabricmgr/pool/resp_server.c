@@ -218,7 +218,7 @@ static void connection_create(struct fm_resp *front, int fd)
 	connection->id = ++front->next_id;
 	connection->size = IN_BYTES;
 	connection->protocol = 2;
-	connection->is_authenticated = !front->password;
+	connection->is_authenticated = !front->has_password;
 	connection->next = front->connections;
 	if (connection->next)
 		connection->next->prev = connection;
@@ -536,7 +536,8 @@ static int listen_tcp(struct fm_resp *front, const char *where, bool is_behind_p
 			       "Redis address %s: give unix:/path or an IPv4 address and port, as "
 			       "127.0.0.1:6379",
 			       where);
-	if (ntohl(address.sin_addr.s_addr) >> 24 != 127 && !(is_behind_proxy && front->password))
+	if (ntohl(address.sin_addr.s_addr) >> 24 != 127 &&
+	    !(is_behind_proxy && front->has_password))
 		return fm_fail(FM_ERR_PERMISSION,
 			       "Redis address %s is not loopback: that needs a password and a "
 			       "proxy that ends TLS before it",
@@ -585,6 +586,7 @@ int fm_resp_create(const struct fm_resp_options *options, struct fm_resp **out)
 	front = calloc(1, sizeof(*front));
 	if (!front)
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory for a Redis front end");
+	pthread_mutex_init(&front->password_lock, NULL);
 	front->stop_event = eventfd(0, EFD_CLOEXEC);
 	front->attach = options->attach;
 	front->hold_ns = options->hold_ns ? options->hold_ns : HOLD_NS;
@@ -592,6 +594,7 @@ int fm_resp_create(const struct fm_resp_options *options, struct fm_resp **out)
 	front->started_ns = fm_clock_ns();
 	front->scratch = malloc(SCRATCH_BYTES);
 	front->password = options->password ? strdup(options->password) : NULL;
+	front->has_password = options->password;
 	make_namespace(options->tenant, &front->ns);
 	if (!front->scratch || (options->password && !front->password))
 		err = fm_fail(FM_ERR_NO_MEMORY, "no memory for a Redis front end");
@@ -686,6 +689,32 @@ void fm_resp_stop(struct fm_resp *front)
 		return;
 }
 
+static void drop_password(char *password)
+{
+	if (password)
+		explicit_bzero(password, strlen(password));
+	free(password);
+}
+
+int fm_resp_set_password(struct fm_resp *front, const char *password)
+{
+	char *copy, *before;
+
+	if (!front->has_password || !password)
+		return fm_fail(FM_ERR_UNSUPPORTED,
+			       "a Redis front end takes another password, but with one or without "
+			       "is decided at its start: restart it");
+	copy = strdup(password);
+	if (!copy)
+		return fm_fail(FM_ERR_NO_MEMORY, "no memory for a password");
+	pthread_mutex_lock(&front->password_lock);
+	before = front->password;
+	front->password = copy;
+	pthread_mutex_unlock(&front->password_lock);
+	drop_password(before);
+	return 0;
+}
+
 void fm_resp_destroy(struct fm_resp *front)
 {
 	if (!front)
@@ -702,9 +731,8 @@ void fm_resp_destroy(struct fm_resp *front)
 		close(front->stop_event);
 	resp_holds_destroy(&front->holds, NULL);
 	resp_names_destroy(&front->names);
-	if (front->password)
-		explicit_bzero(front->password, strlen(front->password));
-	free(front->password);
+	drop_password(front->password);
+	pthread_mutex_destroy(&front->password_lock);
 	free(front->scratch);
 	free(front);
 }

@@ -99,24 +99,36 @@ static int refuse_policy(const char *name, const struct fm_policy_ops *const *po
 		       list);
 }
 
-static int create_memory(struct fm_server *server, const struct fm_server_options *options)
+static uint64_t table_bytes(const struct fm_server *server)
 {
-	const struct fm_policy_ops *const *policies, *policy;
+	return server->index_bytes + server->header_bytes +
+	       (uint64_t)server->entries_max * sizeof(struct fm_node);
+}
+
+static int check_memory(struct fm_server *server, const struct fm_server_options *options,
+			const struct fm_policy_ops **policy)
+{
+	const struct fm_policy_ops *const *policies;
 	size_t n = fm_policy_list(&policies);
 	struct fm_cgroup_memory group;
 	bool is_limited = fm_cgroup_memory("/proc/self/cgroup", "/sys/fs/cgroup", &group);
-	uint64_t random[2];
 	int err;
 
-	policy = options->policy ? fm_policy_find(options->policy) : policies[0];
-	if (!policy)
+	*policy = options->policy ? fm_policy_find(options->policy) : policies[0];
+	if (!*policy)
 		return refuse_policy(options->policy, policies, n);
 	err = fm_memory_choose(options->memory, server->pool_bytes, &server->memory);
-	if (!err)
-		err = fm_memory_check(
-			&server->memory, is_limited ? &group : NULL, server->pool_bytes,
-			server->index_bytes + server->header_bytes +
-				(uint64_t)server->entries_max * sizeof(struct fm_node));
+	return err ? err
+		   : fm_memory_check(&server->memory, is_limited ? &group : NULL,
+				     server->pool_bytes, table_bytes(server));
+}
+
+static int create_memory(struct fm_server *server, const struct fm_server_options *options)
+{
+	const struct fm_policy_ops *policy;
+	uint64_t random[2];
+	int err = check_memory(server, options, &policy);
+
 	if (err)
 		return err;
 	if (getrandom(random, sizeof(random), 0) != sizeof(random))
@@ -260,6 +272,32 @@ static int check_options(struct fm_server *server, const struct fm_server_option
 	server->header_bytes = (uint64_t)server->entries_max * sizeof(struct fm_header);
 	server->quarantine_ns = options->quarantine_ns ? options->quarantine_ns : FM_QUARANTINE_NS;
 	return 0;
+}
+
+int fm_server_check(const struct fm_server_options *options, struct fm_server_needs *needs)
+{
+	const struct fm_policy_ops *policy;
+	struct fm_server *server;
+	int err;
+
+	if (!needs || needs->size < sizeof(*needs))
+		return fm_fail(FM_ERR_INVALID, "fm_server_needs: size is not of this version");
+	server = calloc(1, sizeof(*server));
+	if (!server)
+		return fm_fail(FM_ERR_NO_MEMORY, "no memory for a server");
+	err = check_options(server, options);
+	if (!err)
+		err = check_memory(server, options, &policy);
+	*needs = (struct fm_server_needs){
+		.size = sizeof(*needs),
+		.entries_max = server->entries_max,
+		.pool_bytes = server->pool_bytes,
+		.table_bytes = table_bytes(server),
+	};
+	snprintf(needs->rung, sizeof(needs->rung), "%s", fm_rung_name(server->memory.rung));
+	snprintf(needs->rung_reason, sizeof(needs->rung_reason), "%s", server->memory.reason);
+	free(server);
+	return err;
 }
 
 int fm_server_create(const struct fm_server_options *options, struct fm_server **out)

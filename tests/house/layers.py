@@ -53,6 +53,7 @@ HOMES = {
     "liburing.h": ["libfabricmgr/base", "libfabricmgr/pool"],
     "isa-l/": ["libfabricmgr/base"],
     "numa": ["libfabricmgr/mem"],
+    "ini.h": ["tools/fabricmgrd"],
     "microhttpd.h": ["engine/http"],
     "pcre2.h": ["engine/text"],
     "utf8proc.h": ["engine/text"],

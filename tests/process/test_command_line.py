@@ -15,6 +15,7 @@ from conftest import BIN, TOP
 NUMBER = ("", "-1", "abc", "1.5", "1x", " 1", "+1", "0x10", "99999999999999999999999")
 FRACTION = ("", "abc", "1x", "nan", "inf")
 SIZE = ("", "abc", "-1", "0", "1", "1M", "5X", "5MM", "512 M", "99999999999999999999G", "1.5G")
+SCAN = ("", "abc", "-1", "5X", "5MM", "512 M", "99999999999999999999G", "1.5G")
 LISTEN = ("", "foo", ":", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536",
           "127.0.0.1:-1", "nowhere.example:80", "0.0.0.0:80", "[::]:80", "[::1:80")
 ADDRESS = ("", "foo", "unix:", "unix:" + "x" * 108, "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:x",
@@ -60,7 +61,9 @@ COMMANDS = {
     "fabricmgrd": {
         "--socket": ("", "x" * 108), "--socket-mode": ("", "8", "abc", "0", "01000", "-1"),
         "--size": SIZE, "--memory": ("", "foo", "Best"), "--entries": (*NUMBER, "0", "4294967296"),
-        "--policy": ("", "fifo", "LRU"), "--ready-fd": (*NUMBER, "999"), "--help": SWITCH,
+        "--policy": ("", "fifo", "LRU"), "--ready-fd": (*NUMBER, "999"), "--config": ("",),
+        "--check": SWITCH, "--redis": ("",), "--redis-password-file": ("",), "--redis-names": SCAN,
+        "--redis-behind-proxy": SWITCH, "--log-level": ("", "loud", "INFO"), "--help": SWITCH,
         "--version": SWITCH},
     "fabric-sim replay": {
         "--trace": ("",), "--blocks": (*IDS, "268435457"), "--policy": ("", "fifo", "lru,", "LRU"),

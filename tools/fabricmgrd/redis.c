@@ -6,7 +6,6 @@
  */
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +18,7 @@ struct redis {
 	struct fm_resp *resp;
 	struct fm_server *server;
 	pthread_t thread;
+	bool has_password;
 	int result;
 };
 
@@ -58,17 +58,21 @@ static int read_password(const char *path, char password[PASSWORD_MAX])
 
 static int start_thread(struct redis *redis)
 {
-	sigset_t all, before;
-	int failed;
+	/* Signals are control.c's: they are blocked by now. */
+	int failed = pthread_create(&redis->thread, NULL, serve, redis);
 
-	/* Signals are the main thread's. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	failed = pthread_create(&redis->thread, NULL, serve, redis);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return failed ? fm_fail(FM_ERR_NO_MEMORY, "a thread for the Redis front end: %s",
 				strerror(failed))
 		      : 0;
+}
+
+int redis_check(const struct redis_flags *flags)
+{
+	char password[PASSWORD_MAX] = "";
+	int err = flags->password_file ? read_password(flags->password_file, password) : 0;
+
+	explicit_bzero(password, sizeof(password));
+	return err;
 }
 
 int redis_start(const struct redis_flags *flags, struct fm_server *server, struct redis **out)
@@ -92,6 +96,7 @@ int redis_start(const struct redis_flags *flags, struct fm_server *server, struc
 	if (!redis)
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory for the Redis front end");
 	redis->server = server;
+	redis->has_password = flags->password_file;
 	if (flags->password_file) {
 		err = read_password(flags->password_file, password);
 		options.password = password;
@@ -112,6 +117,21 @@ int redis_start(const struct redis_flags *flags, struct fm_server *server, struc
 		fm_log(FM_LOG_INFO, "redis: %s", flags->listen[i]);
 	*out = redis;
 	return 0;
+}
+
+int redis_set_password(struct redis *redis, const struct redis_flags *flags)
+{
+	char password[PASSWORD_MAX] = "";
+	int err = 0;
+
+	if (!redis || (!redis->has_password && !flags->password_file))
+		return 0;
+	if (flags->password_file)
+		err = read_password(flags->password_file, password);
+	if (!err)
+		err = fm_resp_set_password(redis->resp, flags->password_file ? password : NULL);
+	explicit_bzero(password, sizeof(password));
+	return err;
 }
 
 void redis_stop(struct redis *redis)

@@ -20,10 +20,15 @@ struct redis_flags {
 
 struct redis;
 
+/* Whether the password file, if there is one, has a password. */
+int redis_check(const struct redis_flags *flags);
 /* Binds the addresses and starts the thread; *@out NULL when no address is given. Whatever ends the
  * front end ends @server, too. */
 int redis_start(const struct redis_flags *flags, struct fm_server *server, struct redis **out);
-/* Asks it to end. Allowed in a signal handler. */
+/* Reads the password file again: it counts for those who AUTH from now on. Any thread; on failure
+ * the old one stays. NULL: 0. */
+int redis_set_password(struct redis *redis, const struct redis_flags *flags);
+/* Asks it to end, from any thread. */
 void redis_stop(struct redis *redis);
 /* After the server has stopped: waits for the end and frees; how it ended. NULL: 0. */
 int redis_finish(struct redis *redis);

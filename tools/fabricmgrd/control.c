@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * See control.h. The thread sleeps in sigwaitinfo(); it calls the server and the front end through
+ * calls that any thread may make.
+ * Invariant: what is in use stands in control->settings, also after a reload.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "control.h"
+
+struct control {
+	const struct settings *line;
+	struct settings *settings;
+	struct fm_server *server;
+	struct redis *redis;
+	pthread_t thread;
+	_Atomic bool is_ending; /* set before the signal that wakes the thread */
+};
+
+static void our_signals(sigset_t *set)
+{
+	sigemptyset(set);
+	sigaddset(set, SIGTERM);
+	sigaddset(set, SIGINT);
+	sigaddset(set, SIGHUP);
+}
+
+void control_block_signals(void)
+{
+	sigset_t set;
+
+	our_signals(&set);
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
+	signal(SIGPIPE, SIG_IGN);
+}
+
+/* The values of @row change places, and so does whose they are. */
+static void swap_values(struct settings *a, struct settings *b, uint32_t row)
+{
+	__typeof__(a->given[row]) kept = a->given[row];
+
+	a->given[row] = b->given[row];
+	b->given[row] = kept;
+}
+
+/* Names what a reload would like to change and cannot; how many. */
+static uint32_t name_restarts(const struct control *control, const struct settings *next)
+{
+	uint32_t n = 0;
+
+	for (uint32_t row = 0; row < settings_count; row++) {
+		const struct setting *setting = &settings_table[row];
+
+		if (!setting->section || setting->is_live ||
+		    settings_are_equal(control->settings, next, row))
+			continue;
+		fm_log(FM_LOG_WARNING, "reload: [%s] %s has changed: it needs a restart",
+		       setting->section, setting->key);
+		n++;
+	}
+	return n;
+}
+
+static void reload(struct control *control)
+{
+	struct settings next;
+	uint32_t n_changed = 0;
+	int err = settings_load(control->line, &next);
+
+	/* First what may fail: a reload that does has changed nothing. */
+	if (!err) {
+		err = redis_set_password(control->redis, &next.redis);
+		if (err)
+			settings_destroy(&next);
+	}
+	if (err) {
+		fm_log(FM_LOG_ERROR, "reload: nothing is changed: %s", fm_error_detail());
+		return;
+	}
+	fm_log_set_level(next.log_level);
+	control->settings->log_level = next.log_level;
+	control->settings->redis.password_file = next.redis.password_file;
+	for (uint32_t row = 0; row < settings_count; row++) {
+		if (!settings_table[row].is_live)
+			continue;
+		n_changed += !settings_are_equal(control->settings, &next, row);
+		swap_values(control->settings, &next, row);
+	}
+	name_restarts(control, &next);
+	fm_log(FM_LOG_INFO, "reload: %s read, %u settings changed",
+	       next.read_from ? next.read_from : "no file", n_changed);
+	settings_destroy(&next);
+}
+
+static void *serve(void *argument)
+{
+	struct control *control = argument;
+	sigset_t set;
+
+	our_signals(&set);
+	for (;;) {
+		int number = sigwaitinfo(&set, NULL);
+
+		if (atomic_load(&control->is_ending))
+			return NULL;
+		if (number == SIGHUP)
+			reload(control);
+		else if (number > 0 && control->redis)
+			redis_stop(control->redis); /* and it the server */
+		else if (number > 0)
+			fm_server_stop(control->server);
+	}
+}
+
+int control_start(struct control **out, const struct settings *line, struct settings *settings,
+		  struct fm_server *server, struct redis *redis)
+{
+	struct control *control = calloc(1, sizeof(*control));
+	int failed;
+
+	if (!control)
+		return fm_fail(FM_ERR_NO_MEMORY, "no memory for the thread of signals");
+	*control = (struct control){
+		.line = line, .settings = settings, .server = server, .redis = redis};
+	failed = pthread_create(&control->thread, NULL, serve, control);
+	if (failed) {
+		free(control);
+		return fm_fail(FM_ERR_NO_MEMORY, "a thread for signals: %s", strerror(failed));
+	}
+	*out = control;
+	return 0;
+}
+
+void control_finish(struct control *control)
+{
+	if (!control)
+		return;
+	atomic_store(&control->is_ending, true);
+	pthread_kill(control->thread, SIGTERM);
+	pthread_join(control->thread, NULL);
+	free(control);
+}

@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The table of settings and what is done with it (see settings.h). A new flag is a row here, with a
+ * function that takes its value. Invariant: a value that its row refuses is not kept.
+ */
+#include <fcntl.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "command_line.h"
+#include "settings.h"
+
+#define SOCKET_PATH_MAX (sizeof(((struct sockaddr_un *)0)->sun_path) - 1)
+
+/* ---- values --------------------------------------------------------------------------------- */
+
+static int take_yes(const char *what, const char *value, bool *out)
+{
+	static const char *const names[] = {"no", "yes"};
+	int name = 0, err = fm_parse_name(what, value, names, 2, &name);
+
+	*out = name == 1;
+	return err;
+}
+
+static int take_socket(struct settings *settings, const char *what, const char *value, uint32_t n)
+{
+	(void)n;
+	settings->server.socket = value;
+	return *value && strlen(value) <= SOCKET_PATH_MAX
+		       ? 0
+		       : fm_fail(FM_ERR_INVALID, "%s %.200s: the path must have 1 to %zu bytes",
+				 what, value, SOCKET_PATH_MAX);
+}
+
+static int take_mode(struct settings *settings, const char *what, const char *value, uint32_t n)
+{
+	(void)n;
+	return fm_parse_octal(what, value, 1, 0777, &settings->server.socket_mode);
+}
+
+static int take_size(struct settings *settings, const char *what, const char *value, uint32_t n)
+{
+	(void)n;
+	return fm_parse_bytes(what, value, FM_POOL_BYTES_MIN, &settings->server.pool_bytes);
+}
+
+static int take_memory(struct settings *settings, const char *what, const char *value, uint32_t n)
+{
+	static const char *const rungs[] = {"best", "hugetlb", "memfd"};
+	int name;
+
+	(void)n;
+	settings->server.memory = value;
+	return fm_parse_name(what, value, rungs, 3, &name);
+}
+
+static int take_entries(struct settings *settings, const char *what, const char *value, uint32_t n)
+{
+	(void)n;
+	return fm_parse_u32(what, value, 1, UINT32_MAX, &settings->server.entries_max);
+}
+
+static int take_policy(struct settings *settings, const char *what, const char *value, uint32_t n)
+{
+	static const char *const policies[] = {"lru", "s3fifo"};
+	int name;
+
+	(void)n;
+	settings->server.policy = value;
+	return fm_parse_name(what, value, policies, 2, &name);
+}
+
+static int take_redis(struct settings *settings, const char *what, const char *value, uint32_t n)
+{
+	if (!*value)
+		return fm_fail(FM_ERR_INVALID, "%s: give unix:/path or 127.0.0.1:PORT", what);
+	settings->redis.listen[n] = value;
+	settings->redis.n_listen = n + 1;
+	return 0;
+}
+
+static int take_redis_password(struct settings *settings, const char *what, const char *value,
+			       uint32_t n)
+{
+	(void)n;
+	if (!*value)
+		return fm_fail(FM_ERR_INVALID, "%s: give the path of a file", what);
+	settings->redis.password_file = value;
+	return 0;
+}
+
+static int take_redis_names(struct settings *settings, const char *what, const char *value,
+			    uint32_t n)
+{
+	(void)n;
+	return fm_parse_bytes(what, value, 0, &settings->redis.name_bytes);
+}
+
+static int take_redis_proxy(struct settings *settings, const char *what, const char *value,
+			    uint32_t n)
+{
+	(void)n;
+	return take_yes(what, value, &settings->redis.is_behind_proxy);
+}
+
+static int take_log_level(struct settings *settings, const char *what, const char *value,
+			  uint32_t n)
+{
+	static const char *const names[] = {"error", "warning", "info", "debug"};
+	static const int levels[] = {FM_LOG_ERROR, FM_LOG_WARNING, FM_LOG_INFO, FM_LOG_DEBUG};
+	int name = 0, err = fm_parse_name(what, value, names, 4, &name);
+
+	(void)n;
+	settings->log_level = levels[name];
+	return err;
+}
+
+static int take_ready_fd(struct settings *settings, const char *what, const char *value, uint32_t n)
+{
+	uint32_t number = 0;
+	int err = fm_parse_u32(what, value, 0, 1 << 20, &number);
+
+	(void)n;
+	if (!err && fcntl((int)number, F_GETFD) < 0)
+		err = fm_fail(FM_ERR_INVALID,
+			      "%s %s: give the number of a descriptor that is open for writing",
+			      what, value);
+	settings->ready_fd = (int)number;
+	return err;
+}
+
+static int take_config(struct settings *settings, const char *what, const char *value, uint32_t n)
+{
+	(void)n;
+	if (!*value)
+		return fm_fail(FM_ERR_INVALID, "%s: give the path of a file", what);
+	settings->file = value;
+	return 0;
+}
+
+static int take_check(struct settings *settings, const char *what, const char *value, uint32_t n)
+{
+	(void)n;
+	return take_yes(what, value, &settings->is_check);
+}
+
+/* In the order of --help. */
+const struct setting settings_table[] = {
+	{.flag = "config",
+	 .argument = "FILE",
+	 .help = "configuration (default " SETTINGS_FILE ", when it is there)",
+	 .take = take_config},
+	{.flag = "check",
+	 .help = "says what would be used, and whether it fits; starts nothing",
+	 .take = take_check},
+	{.section = "pool",
+	 .key = "socket",
+	 .flag = "socket",
+	 .argument = "PATH",
+	 .help = "where clients attach (default /run/fabricmgr/pool.sock)",
+	 .fallback = "/run/fabricmgr/pool.sock",
+	 .take = take_socket},
+	{.section = "pool",
+	 .key = "socket-mode",
+	 .flag = "socket-mode",
+	 .argument = "MODE",
+	 .help = "octal mode of the socket (default 0600)",
+	 .fallback = "0600",
+	 .take = take_mode},
+	{.section = "pool",
+	 .key = "size",
+	 .flag = "size",
+	 .argument = "SIZE",
+	 .help = "memory of the pool, e.g. 512M or 8G (default 512M)",
+	 .fallback = "512M",
+	 .take = take_size},
+	{.section = "pool",
+	 .key = "memory",
+	 .flag = "memory",
+	 .argument = "RUNG",
+	 .help = "best, hugetlb or memfd (default best)",
+	 .fallback = "best",
+	 .take = take_memory},
+	{.section = "pool",
+	 .key = "entries",
+	 .flag = "entries",
+	 .argument = "N",
+	 .help = "blocks that the index holds (default: one per 64 KiB)",
+	 .take = take_entries},
+	{.section = "pool",
+	 .key = "policy",
+	 .flag = "policy",
+	 .argument = "NAME",
+	 .help = "eviction policy: lru (default) or s3fifo",
+	 .fallback = "lru",
+	 .take = take_policy},
+	{.flag = "ready-fd",
+	 .argument = "N",
+	 .help = "write a byte there when serving",
+	 .take = take_ready_fd},
+	{.section = "redis",
+	 .key = "listen",
+	 .flag = "redis",
+	 .argument = "ADDRESS",
+	 .help = "serve Redis clients there: unix:/path or 127.0.0.1:6379 (or both)",
+	 .values_max = REDIS_LISTEN_MAX,
+	 .take = take_redis},
+	{.section = "redis",
+	 .key = "password-file",
+	 .flag = "redis-password-file",
+	 .argument = "FILE",
+	 .help = "whose first line they must AUTH with (default: none)",
+	 .take = take_redis_password,
+	 .is_live = true},
+	{.section = "redis",
+	 .key = "names",
+	 .flag = "redis-names",
+	 .argument = "SIZE",
+	 .help = "memory for the names that SCAN lists, 0 for no SCAN (default 16M)",
+	 .fallback = "16M",
+	 .take = take_redis_names},
+	{.section = "redis",
+	 .key = "behind-proxy",
+	 .flag = "redis-behind-proxy",
+	 .help = "TLS ends at a proxy: other addresses than loopback are allowed",
+	 .fallback = "no",
+	 .take = take_redis_proxy},
+	{.section = "log",
+	 .key = "level",
+	 .flag = "log-level",
+	 .argument = "LEVEL",
+	 .help = "error, warning, info or debug (default: $FABRICMGR_LOG, else info)",
+	 .take = take_log_level,
+	 .is_live = true},
+};
+
+const uint32_t settings_count = sizeof(settings_table) / sizeof(settings_table[0]);
+_Static_assert(sizeof(settings_table) / sizeof(settings_table[0]) <= SETTINGS_MAX, "room for rows");
+
+/* ---- life ----------------------------------------------------------------------------------- */
+
+int settings_create(struct settings *settings)
+{
+	int err = 0;
+
+	*settings = (struct settings){.server.size = sizeof(settings->server), .ready_fd = -1};
+	for (uint32_t row = 0; row < settings_count && !err; row++)
+		if (settings_table[row].fallback)
+			err = settings_table[row].take(settings, settings_table[row].flag,
+						       settings_table[row].fallback, 0);
+	return err;
+}
+
+static void drop_values(struct settings *settings, uint32_t row)
+{
+	while (settings->given[row].n)
+		free(settings->given[row].values[--settings->given[row].n]);
+}
+
+void settings_destroy(struct settings *settings)
+{
+	for (uint32_t row = 0; row < settings_count; row++)
+		drop_values(settings, row);
+	free(settings->read_from);
+	settings->read_from = NULL;
+}
+
+int settings_give(struct settings *settings, uint32_t row, enum setting_source source,
+		  uint32_t line, const char *value)
+{
+	const struct setting *setting = &settings_table[row];
+	uint32_t max = setting->values_max ? setting->values_max : 1, n;
+	char what[512], *copy;
+	int err;
+
+	if (source == FROM_FLAG)
+		snprintf(what, sizeof(what), "--%s", setting->flag);
+	else
+		snprintf(what, sizeof(what), "%s:%u: %s", settings->read_from, line, setting->key);
+	if (settings->given[row].source == FROM_FILE && source == FROM_FILE && max == 1)
+		return fm_fail(FM_ERR_INVALID, "%s: line %u gives it already; give it once", what,
+			       settings->given[row].line);
+	if (settings->given[row].source != source || max == 1)
+		drop_values(settings, row);
+	n = settings->given[row].n;
+	if (n == max)
+		return fm_fail(FM_ERR_LIMIT, "%s: at most %u times", what, max);
+	copy = strdup(value);
+	if (!copy)
+		return fm_fail(FM_ERR_NO_MEMORY, "%s: no memory for its value", what);
+	err = setting->take(settings, what, copy, n);
+	if (err) {
+		free(copy);
+		return err;
+	}
+	settings->given[row].values[settings->given[row].n++] = copy;
+	settings->given[row].source = source;
+	settings->given[row].line = line;
+	return 0;
+}
+
+int settings_load(const struct settings *line, struct settings *out)
+{
+	const char *path = line->file ? line->file : SETTINGS_FILE;
+	int err = settings_create(out);
+
+	if (!err && (line->file || !access(path, F_OK)))
+		err = settings_read_file(out, path);
+	for (uint32_t row = 0; row < settings_count; row++)
+		for (uint32_t i = 0; i < line->given[row].n && !err; i++)
+			err = settings_give(out, row, FROM_FLAG, 0, line->given[row].values[i]);
+	if (err)
+		settings_destroy(out);
+	return err;
+}
+
+bool settings_are_equal(const struct settings *a, const struct settings *b, uint32_t row)
+{
+	const char *fallback = settings_table[row].fallback ? settings_table[row].fallback : "";
+	uint32_t n = a->given[row].n > b->given[row].n ? a->given[row].n : b->given[row].n;
+
+	for (uint32_t i = 0; i < n; i++) {
+		const char *of_a = i < a->given[row].n ? a->given[row].values[i] : fallback;
+		const char *of_b = i < b->given[row].n ? b->given[row].values[i] : fallback;
+
+		if (strcmp(of_a, of_b))
+			return false;
+	}
+	return true;
+}
+
+/* ---- flags, help, what is in use ------------------------------------------------------------ */
+
+void settings_flags(struct option *flags)
+{
+	uint32_t n = 0;
+
+	for (; n < settings_count; n++)
+		flags[n] = (struct option){
+			.name = settings_table[n].flag,
+			.has_arg = settings_table[n].argument ? required_argument : no_argument,
+			.val = SETTINGS_FLAG + (int)n,
+		};
+	flags[n++] = (struct option){"version", no_argument, NULL, 'V'};
+	flags[n++] = (struct option){"help", no_argument, NULL, 'h'};
+	flags[n] = (struct option){0};
+}
+
+const char *settings_help(void)
+{
+	static char text[8192];
+	size_t used = (size_t)snprintf(
+		text, sizeof(text),
+		"usage: fabricmgrd [options]\n"
+		"Owns the KV pool of this node and serves it on a Unix socket.\n\n");
+
+	for (uint32_t row = 0; row < settings_count && used < sizeof(text); row++) {
+		const struct setting *setting = &settings_table[row];
+		char flag[64];
+
+		snprintf(flag, sizeof(flag), "--%s%s%s", setting->flag,
+			 setting->argument ? " " : "", setting->argument ? setting->argument : "");
+		used += (size_t)snprintf(text + used, sizeof(text) - used, "  %-19s %s%s\n", flag,
+					 strlen(flag) > 19 ? " " : "", setting->help);
+	}
+	if (used < sizeof(text))
+		snprintf(
+			text + used, sizeof(text) - used,
+			"  --version, --help\n\n"
+			"SIGHUP reads the configuration file again.\n"
+			"Exit status: 0 stopped by SIGTERM or SIGINT, or --check found no fault; 1 "
+			"failed;\n2 wrong usage or configuration.\n");
+	return text;
+}
+
+static void print_source(const struct settings *settings, uint32_t row, FILE *out)
+{
+	switch (settings->given[row].source) {
+	case FROM_FILE:
+		fprintf(out, " ; line %u\n", settings->given[row].line);
+		break;
+	case FROM_FLAG:
+		fprintf(out, " ; --%s\n", settings_table[row].flag);
+		break;
+	default:
+		fprintf(out, " ; default\n");
+	}
+}
+
+void settings_print(const struct settings *settings, FILE *out)
+{
+	const char *section = "";
+
+	fprintf(out, "# configuration file: %s\n",
+		settings->read_from ? settings->read_from : "none");
+	for (uint32_t row = 0; row < settings_count; row++) {
+		const struct setting *setting = &settings_table[row];
+
+		if (!setting->section)
+			continue;
+		if (strcmp(section, setting->section))
+			fprintf(out, "[%s]\n", setting->section);
+		section = setting->section;
+		for (uint32_t i = 0; i < settings->given[row].n; i++) {
+			fprintf(out, "%s = %s", setting->key, settings->given[row].values[i]);
+			print_source(settings, row, out);
+		}
+		if (settings->given[row].n)
+			continue;
+		if (!setting->fallback) {
+			fprintf(out, "# %s: not given\n", setting->key);
+			continue;
+		}
+		fprintf(out, "%s = %s", setting->key, setting->fallback);
+		print_source(settings, row, out);
+	}
+}
