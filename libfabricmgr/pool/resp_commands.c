@@ -20,7 +20,7 @@
 #define STAGE_NS                                                                                   \
 	(5 * FM_NS_PER_MS) /* how long a SET waits for a full pool, and all others with it */
 
-/* An argument's text. Long values have none. */
+/* An argument's text. Long values have none, nor has what was not given. */
 struct text {
 	const char *at;
 	size_t length;
@@ -30,7 +30,9 @@ static struct text argument(const struct resp_connection *connection, uint32_t i
 {
 	const struct fm_resp_arg *arg = &connection->parser.args[i];
 
-	return (struct text){connection->in + arg->at, arg->is_long ? 0 : arg->length};
+	if (i >= connection->parser.n_args || arg->is_long)
+		return (struct text){"", 0};
+	return (struct text){connection->in + arg->at, arg->length};
 }
 
 static bool is_word(struct text text, const char *word)
