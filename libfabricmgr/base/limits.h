@@ -21,6 +21,9 @@
 /* Trust domains (uids that write) of one pool: each costs a descriptor in every client. */
 #define FM_ARENAS_MAX 64u
 
+/* Users and groups that may attach: looked through one by one at each hello. */
+#define FM_ALLOWED_MAX 64u
+
 /* Clients of one daemon: each costs six descriptors; 1024 stay within the usual hard limit. */
 #define FM_CLIENTS_MAX 1024u
 

@@ -109,6 +109,7 @@ void fm_store_owner_add(struct fm_store *store, struct fm_owner *owner)
 {
 	owner->staged_head = NONE;
 	owner->staged = 0;
+	owner->staged_bytes = 0;
 	owner->prev = NULL;
 	owner->next = store->owners;
 	if (store->owners)
@@ -120,6 +121,7 @@ static void owner_give_up(struct fm_store *store, struct fm_owner *owner, uint32
 {
 	list_remove(store, &owner->staged_head, entry);
 	owner->staged--;
+	owner->staged_bytes -= (uint64_t)store->nodes[entry].pages * FM_SLOT_GRAIN;
 	store->nodes[entry].owner = NULL;
 }
 
@@ -127,6 +129,7 @@ static void owner_receive(struct fm_store *store, struct fm_owner *owner, uint32
 {
 	list_push(store, &owner->staged_head, entry);
 	owner->staged++;
+	owner->staged_bytes += (uint64_t)store->nodes[entry].pages * FM_SLOT_GRAIN;
 	store->nodes[entry].owner = owner;
 }
 
@@ -236,6 +239,11 @@ int fm_store_stage(struct fm_store *store, struct fm_owner *owner, uint64_t leng
 		return fm_fail(FM_ERR_LIMIT,
 			       "a block of %llu bytes: a block has 1 to %u bytes (one chunk)",
 			       (unsigned long long)length, FABRICMGR_CHUNK_BYTES);
+	if (owner->staging_max &&
+	    owner->staged_bytes + (uint64_t)fm_slots_pages(length) * FM_SLOT_GRAIN >
+		    owner->staging_max)
+		return fm_fail(FM_ERR_LIMIT, "this client may have %llu bytes staged at a time",
+			       (unsigned long long)owner->staging_max);
 	for (;;) {
 		err = stage_entry(store, owner, length, entry);
 		if (err != FM_ERR_POOL_FULL)

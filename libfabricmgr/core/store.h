@@ -17,6 +17,7 @@ struct fm_owner {
 	uint32_t id;	 /* never 0 */
 	uint32_t region; /* arena that it writes; 0: read-only */
 	uint32_t staged_head, staged;
+	uint64_t staged_bytes, staging_max; /* as allocated; max 0: no limit */
 	/* Its lease table, mapped read-only; contents are never trusted. */
 	const struct fabricmgr_lease *leases;
 	uint32_t lease_count;

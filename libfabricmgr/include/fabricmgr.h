@@ -322,6 +322,11 @@ struct fm_server_options {
 	const char *policy;	  /* "lru" or "s3fifo"; NULL: "lru" */
 	const char *memory;	  /* NULL: best; else "hugetlb" (fail without) or "memfd" */
 	uint64_t quarantine_ns;	  /* 0: 1 s */
+	/* Who may attach besides root and the server's own user: a user who stands in one of the
+	 * lists, with any of its groups. Both empty: whoever can open the socket. Copied. */
+	const uint32_t *uids, *gids;
+	uint32_t n_uids, n_gids;	 /* at most 64 each */
+	uint64_t client_staging_bytes; /* that one client may have staged at a time; 0: no limit */
 };
 
 struct fm_server_needs {

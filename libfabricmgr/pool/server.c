@@ -270,6 +270,16 @@ static int check_options(struct fm_server *server, const struct fm_server_option
 	server->entries_max = (uint32_t)entries;
 	server->index_bytes = fm_index_bytes(server->entries_max);
 	server->header_bytes = (uint64_t)server->entries_max * sizeof(struct fm_header);
+	if (options->n_uids > FM_ALLOWED_MAX || options->n_gids > FM_ALLOWED_MAX)
+		return fm_fail(FM_ERR_LIMIT, "at most %u users and %u groups may be named",
+			       FM_ALLOWED_MAX, FM_ALLOWED_MAX);
+	server->client_staging_bytes = options->client_staging_bytes;
+	server->n_uids = options->n_uids;
+	server->n_gids = options->n_gids;
+	for (uint32_t i = 0; i < options->n_uids; i++)
+		server->uids[i] = options->uids[i];
+	for (uint32_t i = 0; i < options->n_gids; i++)
+		server->gids[i] = options->gids[i];
 	server->quarantine_ns = options->quarantine_ns ? options->quarantine_ns : FM_QUARANTINE_NS;
 	return 0;
 }

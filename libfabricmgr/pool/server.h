@@ -56,6 +56,8 @@ struct fm_server {
 	void *index;
 	struct fm_header *headers;
 	uint64_t incarnation, quarantine_ns;
+	uint64_t client_staging_bytes;
+	uint32_t uids[FM_ALLOWED_MAX], gids[FM_ALLOWED_MAX], n_uids, n_gids;
 	struct fm_session *sessions;
 	uint32_t session_count, next_client_id;
 	struct fm_waiter *waiters, **waiters_end;

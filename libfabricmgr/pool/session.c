@@ -8,6 +8,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -164,6 +165,40 @@ static int read_credentials(struct fm_session *session)
 	return 0;
 }
 
+static bool is_in(const uint32_t *list, uint32_t n, uint32_t id)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (list[i] == id)
+			return true;
+	return false;
+}
+
+/* Whether the peer may be here: by its user, its group or one of its other groups. */
+static int check_user(const struct fm_session *session)
+{
+	const struct fm_server *server = session->server;
+	gid_t groups[NGROUPS_MAX];
+	socklen_t size = sizeof(groups);
+	struct ucred peer;
+	socklen_t peer_size = sizeof(peer);
+
+	if ((!server->n_uids && !server->n_gids) || session->uid == 0 ||
+	    session->uid == geteuid() || is_in(server->uids, server->n_uids, session->uid))
+		return 0;
+	if (!getsockopt(session->socket, SOL_SOCKET, SO_PEERCRED, &peer, &peer_size) &&
+	    is_in(server->gids, server->n_gids, peer.gid))
+		return 0;
+	if (server->n_gids &&
+	    !getsockopt(session->socket, SOL_SOCKET, SO_PEERGROUPS, groups, &size))
+		for (uint32_t i = 0; i < size / sizeof(groups[0]); i++)
+			if (is_in(server->gids, server->n_gids, groups[i]))
+				return 0;
+	return fm_fail(FM_ERR_PERMISSION,
+		       "user %u may not use this pool: ask its administrator to name the user or "
+		       "one of its groups",
+		       session->uid);
+}
+
 static int check_hello(const struct fm_wire_request *hello)
 {
 	if (hello->flags & ~(FM_ATTACH_READ_ONLY | FM_ATTACH_DEVICES))
@@ -208,6 +243,8 @@ static int attach(struct fm_session *session, const struct fm_wire_request *hell
 
 	if (!err)
 		err = read_credentials(session);
+	if (!err)
+		err = check_user(session);
 	if (!err && !(hello->flags & FM_ATTACH_READ_ONLY)) {
 		region = fm_server_arena(server, session->uid);
 		err = region < 0 ? (int)region : 0;
@@ -224,6 +261,7 @@ static int attach(struct fm_session *session, const struct fm_wire_request *hell
 		return err;
 	session->flags = hello->flags;
 	session->owner.region = (uint32_t)region;
+	session->owner.staging_max = server->client_staging_bytes;
 	for (size_t i = 0; i + 1 < sizeof(session->name) && hello->name[i]; i++)
 		session->name[i] = isprint((unsigned char)hello->name[i]) ? hello->name[i] : '?';
 	session->owner.id = server->next_client_id++;
@@ -512,8 +550,7 @@ static void on_submission(struct fm_session *session, const struct fm_submission
 		return;
 	case FM_OP_REMOVE:
 		err = session->owner.region ? fm_store_remove(store, &s->key) : FM_ERR_PERMISSION;
-		fm_session_complete(session,
-				    &(struct fm_completion){.tag = s->tag, .result = err});
+		fm_session_complete(session, &(struct fm_completion){.tag = s->tag, .result = err});
 		return;
 	case FM_OP_INVALIDATE:
 		on_invalidate(session, s);

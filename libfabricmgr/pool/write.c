@@ -272,6 +272,11 @@ static int explain(struct fm_pool *pool, int err, const char *what)
 			       "%s: every block of the pool is leased or staged, also when "
 			       "the deadline passed; release blocks or enlarge the pool",
 			       what);
+	case FM_ERR_LIMIT:
+		return fm_fail(err,
+			       "%s: beyond a limit of this client or of the pool; seal or discard "
+			       "what is staged first",
+			       what);
 	case FM_ERR_DISCONNECTED:
 		return fm_pool_gone(pool);
 	case FM_ERR_DEADLINE:
