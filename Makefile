@@ -17,7 +17,7 @@ CCACHE := $(shell command -v ccache 2>/dev/null)
 # Debian packages: what the build needs, and what the tests need besides.
 DEPS_BUILD := gcc libc6-dev ccache liburing-dev libmicrohttpd-dev libjansson-dev libpcre2-dev \
 	libutf8proc-dev libinih-dev libisal-dev libnuma-dev libssl-dev liblzma-dev python3 python3-venv ca-certificates
-DEPS_TEST := check libsubunit-dev python3-pytest clang-14 libclang-rt-14-dev cppcheck strace procps spin redis-tools \
+DEPS_TEST := check libsubunit-dev python3-pytest python3-yaml clang-14 libclang-rt-14-dev cppcheck strace procps spin redis-tools \
 	g++ pkgconf man-db
 # The programs that benchmarks compare with: to build llama.cpp, and redis-server.
 DEPS_PEERS := g++ cmake make redis-server
@@ -171,12 +171,13 @@ MAN_LINKS := $(addsuffix .3,$(shell grep -o 'fm_[a-z0-9_]*' libfabricmgr/fabricm
 COMPLETIONS := $(notdir $(wildcard packaging/completion/*))
 MAN_TO := $(PREFIX)/share/man
 DOC_TO := $(PREFIX)/share/doc/fabricmgr
+EXAMPLES := $(wildcard packaging/etc/*.conf packaging/prometheus/*.yaml packaging/grafana/*.json)
 COMPLETION_TO := $(PREFIX)/share/bash-completion/completions
 man_path = $(MAN_TO)/man$(subst .,,$(suffix $(1)))/$(notdir $(1))
 INSTALLED := $(addprefix $(PREFIX)/bin/,$(notdir $(BIN))) $(PREFIX)/include/fabricmgr.h \
 	$(LIBDIR)/libfabricmgr.so $(LIBDIR)/libfabricmgr.so.0 $(LIBDIR)/libfabricmgr.so.$(VERSION) \
 	$(LIBDIR)/pkgconfig/fabricmgr.pc $(addprefix $(COMPLETION_TO)/,$(COMPLETIONS)) \
-	$(DOC_TO)/fabricmgrd.conf $(foreach page,$(MAN_PAGES) $(MAN_LINKS),$(call man_path,$(page)))
+	$(addprefix $(DOC_TO)/,$(notdir $(EXAMPLES))) $(foreach page,$(MAN_PAGES) $(MAN_LINKS),$(call man_path,$(page)))
 
 install: programs
 	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(BIN)
@@ -188,7 +189,7 @@ install: programs
 	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|; s|@VERSION@|$(VERSION)|' \
 		packaging/fabricmgr.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/fabricmgr.pc
 	install -D -m 0644 -t $(DESTDIR)$(COMPLETION_TO) $(addprefix packaging/completion/,$(COMPLETIONS))
-	install -D -m 0644 -t $(DESTDIR)$(DOC_TO) packaging/etc/fabricmgrd.conf
+	install -D -m 0644 -t $(DESTDIR)$(DOC_TO) $(EXAMPLES)
 	@for page in $(MAN_PAGES); do \
 		install -D -m 0644 -t $(DESTDIR)$(MAN_TO)/man$${page##*.} $$page || exit 1; done
 	@for link in $(MAN_LINKS); do echo '.so man3/fabricmgr.3' > $(DESTDIR)$(MAN_TO)/man3/$$link || exit 1; done
@@ -259,7 +260,7 @@ $(BUILD)/libfabricmgr.so: $(LIB_OBJ) libfabricmgr/fabricmgr.map
 	@$(CC) -shared $(LDFLAGS_ALL) -Wl,-soname,libfabricmgr.so.0 -Wl,--version-script=libfabricmgr/fabricmgr.map -o $@ $(LIB_OBJ) $(LDLIBS_LIB)
 
 # What a tool alone links with.
-LDLIBS_fabricmgrd := -linih
+LDLIBS_fabricmgrd := -linih -lmicrohttpd
 
 define tool_rule
 $(BUILD)/bin/$(1): $(call obj,$(call src,tools/$(1)) tools/command_line.c) $(BUILD)/libfabricmgr.a

@@ -2,10 +2,12 @@
 /*
  * See command_line.h. Called by each program's main thread; calls getopt_long().
  */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include <fabricmgr.h>
 
@@ -238,4 +240,49 @@ int fm_parse_name(const char *what, const char *text, const char *const *names, 
 			break;
 	}
 	return fm_fail(FM_ERR_INVALID, "%s %.64s: give %s", what, text, list);
+}
+
+int fm_parse_listen(const char *what, const char *text, bool is_behind_proxy, const char *remedy,
+		    struct sockaddr_storage *out, char *host, size_t host_size)
+{
+	struct sockaddr_in *v4 = (struct sockaddr_in *)out;
+	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)out;
+	const char *colon = strrchr(text, ':'), *number = colon ? colon + 1 : text;
+	size_t len = colon ? (size_t)(colon - text) : 0;
+	bool is_loopback;
+	unsigned long port;
+	char *end;
+
+	memset(out, 0, sizeof(*out));
+	port = strtoul(number, &end, 10);
+	if (*number < '0' || *number > '9' || *end || port > 65535 || len >= host_size)
+		return fm_fail(FM_ERR_INVALID,
+			       "%s %.200s: give host:port, such as 127.0.0.1:8080; the port "
+			       "is at most 65535, and 0 is any free one",
+			       what, text);
+	if (len > 2 && text[0] == '[' && text[len - 1] == ']')
+		snprintf(host, host_size, "%.*s", (int)len - 2, text + 1);
+	else if (!len || !strncmp(text, "localhost:", 10))
+		snprintf(host, host_size, "127.0.0.1");
+	else
+		snprintf(host, host_size, "%.*s", (int)len, text);
+	if (inet_pton(AF_INET, host, &v4->sin_addr) == 1) {
+		v4->sin_family = AF_INET;
+		v4->sin_port = htons((uint16_t)port);
+		is_loopback = (ntohl(v4->sin_addr.s_addr) >> 24) == 127;
+	} else if (inet_pton(AF_INET6, host, &v6->sin6_addr) == 1) {
+		v6->sin6_family = AF_INET6;
+		v6->sin6_port = htons((uint16_t)port);
+		is_loopback = IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+	} else {
+		return fm_fail(FM_ERR_INVALID,
+			       "%s %s: \"%s\" is not an IP address; give one of this "
+			       "machine's, such as 127.0.0.1",
+			       what, text, host);
+	}
+	if (!is_loopback && !is_behind_proxy)
+		return fm_fail(FM_ERR_PERMISSION,
+			       "%s %s is not loopback, and this program does not encrypt: %s", what,
+			       text, remedy);
+	return 0;
 }

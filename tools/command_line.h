@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct sockaddr_storage;
+
 #define FM_EXIT_FAILED 1
 #define FM_EXIT_USAGE  2
 
@@ -48,6 +50,10 @@ int fm_parse_octal(const char *what, const char *text, uint32_t min, uint32_t ma
 int fm_parse_float(const char *what, const char *text, double min, double max, float *out);
 /* 512M, 4G, 65536 …: K, M, G and T are powers of 1024. */
 int fm_parse_bytes(const char *what, const char *text, uint64_t min, uint64_t *out);
+/* host:port of this machine, IPv4 or [IPv6]; @host as text. What is not loopback needs
+ * @is_behind_proxy, and @remedy says how. */
+int fm_parse_listen(const char *what, const char *text, bool is_behind_proxy, const char *remedy,
+		    struct sockaddr_storage *out, char *host, size_t host_size);
 /* One of a list of @n names (at most 8); *@out is its number. */
 int fm_parse_name(const char *what, const char *text, const char *const *names, size_t n, int *out);
 

@@ -17,6 +17,7 @@
 
 #include <fabricmgr.h>
 
+#include "command_line.h"
 #include "http/server.h"
 #include "json_memory.h"
 
@@ -687,48 +688,10 @@ static void completed(void *arg, struct MHD_Connection *connection, void **state
 static int parse_listen(const char *text, bool tls_by_proxy, struct sockaddr_storage *out,
 			char *host, size_t host_size)
 {
-	struct sockaddr_in *v4 = (struct sockaddr_in *)out;
-	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)out;
-	const char *colon = strrchr(text, ':'), *number = colon ? colon + 1 : text;
-	size_t len = colon ? (size_t)(colon - text) : 0;
-	bool is_loopback;
-	unsigned long port;
-	char *end;
-
-	memset(out, 0, sizeof(*out));
-	port = strtoul(number, &end, 10);
-	if (*number < '0' || *number > '9' || *end || port > 65535 || len >= host_size)
-		return fm_fail(FM_ERR_INVALID,
-			       "--listen %.200s: give host:port, such as 127.0.0.1:8080; the port "
-			       "is at most 65535, and 0 is any free one",
-			       text);
-	if (len > 2 && text[0] == '[' && text[len - 1] == ']')
-		snprintf(host, host_size, "%.*s", (int)len - 2, text + 1);
-	else if (!len || !strncmp(text, "localhost:", 10))
-		snprintf(host, host_size, "127.0.0.1");
-	else
-		snprintf(host, host_size, "%.*s", (int)len, text);
-	if (inet_pton(AF_INET, host, &v4->sin_addr) == 1) {
-		v4->sin_family = AF_INET;
-		v4->sin_port = htons((uint16_t)port);
-		is_loopback = (ntohl(v4->sin_addr.s_addr) >> 24) == 127;
-	} else if (inet_pton(AF_INET6, host, &v6->sin6_addr) == 1) {
-		v6->sin6_family = AF_INET6;
-		v6->sin6_port = htons((uint16_t)port);
-		is_loopback = IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
-	} else {
-		return fm_fail(FM_ERR_INVALID,
-			       "--listen %s: \"%s\" is not an IP address; give one of this "
-			       "machine's, such as 127.0.0.1",
-			       text, host);
-	}
-	if (!is_loopback && !tls_by_proxy)
-		return fm_fail(
-			FM_ERR_PERMISSION,
-			"--listen %s is not loopback, and this program does not encrypt: put a "
-			"TLS proxy with keys in front and say --tls terminated-by-proxy",
-			text);
-	return 0;
+	return fm_parse_listen("--listen", text, tls_by_proxy,
+			       "put a TLS proxy with keys in front and say --tls "
+			       "terminated-by-proxy",
+			       out, host, host_size);
 }
 
 int fm_http_listen_check(const char *listen, bool tls_by_proxy)

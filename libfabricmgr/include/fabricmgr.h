@@ -380,6 +380,19 @@ FM_API int fm_resp_create(const struct fm_resp_options *options, struct fm_resp 
 FM_API int fm_resp_run(struct fm_resp *resp);
 /* From any thread or a signal handler. */
 FM_API void fm_resp_stop(struct fm_resp *resp);
+struct fm_resp_info {
+	uint32_t size; /* sizeof, set by the caller */
+	uint32_t connections;
+	uint64_t accepted, refused; /* connections; refused: there were too many */
+	uint64_t commands;
+	uint64_t hits, misses;	    /* values that GET and MGET asked for */
+	uint64_t held_bytes;	    /* of values that an EXISTS promised */
+	uint64_t name_bytes;	    /* of the names that SCAN lists */
+	uint64_t names_missing;	    /* that found no room there */
+};
+
+/* As of the last time that it waited; from any thread. */
+FM_API int fm_resp_info(struct fm_resp *resp, struct fm_resp_info *info);
 /* Another password for those who AUTH from now on, from any thread. FM_ERR_UNSUPPORTED: the front
  * end was created without one. */
 FM_API int fm_resp_set_password(struct fm_resp *resp, const char *password);

@@ -282,9 +282,13 @@ static void command_flush(struct resp_connection *connection)
 
 static void reply_value(struct resp_connection *connection, struct text name)
 {
+	struct fm_resp *front = connection->front;
 	struct fm_block block;
+	enum found found = find(front, name, true, &block);
 
-	switch (find(connection->front, name, true, &block)) {
+	front->n_hits += found != FOUND_NOTHING;
+	front->n_misses += found == FOUND_NOTHING;
+	switch (found) {
 	case FOUND_VALUE:
 		resp_reply_block(connection, &block, 0, block.length);
 		break;
@@ -531,10 +535,10 @@ static bool is_password(struct fm_resp *front, struct text given)
 {
 	bool is_same;
 
-	pthread_mutex_lock(&front->password_lock);
+	pthread_mutex_lock(&front->lock);
 	is_same = strlen(front->password) == given.length &&
 		  !CRYPTO_memcmp(front->password, given.at, given.length);
-	pthread_mutex_unlock(&front->password_lock);
+	pthread_mutex_unlock(&front->lock);
 	return is_same;
 }
 

@@ -2,9 +2,9 @@
 /*
  * The Redis front end: its parts and what they share. resp_server.c moves bytes (io_uring),
  * resp_commands.c says what commands do, resp_reply.c queues answers, resp_holds.c and resp_names.c
- * are the two tables. One thread, but for the password. It is a client of the pool like any other.
- * Invariant: every block that is staged, leased or held here belongs to exactly one connection's
- * list or to the holds.
+ * are the two tables. One thread, but for password and figures. It is a client of the pool like any
+ * other. Invariant: every block that is staged, leased or held here belongs to exactly one
+ * connection's list or to the holds.
  */
 #ifndef FM_POOL_RESP_FRONT_H
 #define FM_POOL_RESP_FRONT_H
@@ -139,8 +139,9 @@ struct fm_resp {
 	struct fm_pool *pool;
 	struct fm_attach_options attach;
 	struct fm_digest ns;
-	char *password; /* under password_lock; with or without one (has_password) is for life */
-	pthread_mutex_t password_lock;
+	pthread_mutex_t lock; /* of what other threads see: @password and @shown */
+	char *password;	      /* with or without one (has_password) is for life */
+	struct fm_resp_info shown;
 	uint64_t hold_ns, hold_bytes;
 	struct resp_holds holds;
 	struct resp_names names;
@@ -152,7 +153,7 @@ struct fm_resp {
 	uint64_t stop_count;
 	struct resp_connection *connections;
 	uint32_t n_connections;
-	uint64_t next_id, n_commands, n_accepted, n_refused, started_ns;
+	uint64_t next_id, n_commands, n_accepted, n_refused, n_hits, n_misses, started_ns;
 	char *scratch; /* refused values go here */
 };
 

@@ -445,6 +445,25 @@ static void end_stalled(struct fm_resp *front, uint64_t now)
 	}
 }
 
+/* For fm_resp_info(). */
+static void show(struct fm_resp *front)
+{
+	pthread_mutex_lock(&front->lock);
+	front->shown = (struct fm_resp_info){
+		.size = sizeof(front->shown),
+		.connections = front->n_connections,
+		.accepted = front->n_accepted,
+		.refused = front->n_refused,
+		.commands = front->n_commands,
+		.hits = front->n_hits,
+		.misses = front->n_misses,
+		.held_bytes = front->holds.bytes,
+		.name_bytes = front->names.bytes,
+		.names_missing = front->names.n_missing,
+	};
+	pthread_mutex_unlock(&front->lock);
+}
+
 static int loop(struct fm_resp *front)
 {
 	uint64_t next_tick = 0;
@@ -470,6 +489,7 @@ static int loop(struct fm_resp *front)
 			resp_holds_expire(front, now);
 			end_stalled(front, now);
 		}
+		show(front);
 	}
 	return 0;
 }
@@ -586,7 +606,7 @@ int fm_resp_create(const struct fm_resp_options *options, struct fm_resp **out)
 	front = calloc(1, sizeof(*front));
 	if (!front)
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory for a Redis front end");
-	pthread_mutex_init(&front->password_lock, NULL);
+	pthread_mutex_init(&front->lock, NULL);
 	front->stop_event = eventfd(0, EFD_CLOEXEC);
 	front->attach = options->attach;
 	front->hold_ns = options->hold_ns ? options->hold_ns : HOLD_NS;
@@ -707,11 +727,22 @@ int fm_resp_set_password(struct fm_resp *front, const char *password)
 	copy = strdup(password);
 	if (!copy)
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory for a password");
-	pthread_mutex_lock(&front->password_lock);
+	pthread_mutex_lock(&front->lock);
 	before = front->password;
 	front->password = copy;
-	pthread_mutex_unlock(&front->password_lock);
+	pthread_mutex_unlock(&front->lock);
 	drop_password(before);
+	return 0;
+}
+
+int fm_resp_info(struct fm_resp *front, struct fm_resp_info *info)
+{
+	if (info->size < sizeof(*info))
+		return fm_fail(FM_ERR_INVALID, "fm_resp_info: size is not of this version");
+	pthread_mutex_lock(&front->lock);
+	*info = front->shown;
+	pthread_mutex_unlock(&front->lock);
+	info->size = sizeof(*info);
 	return 0;
 }
 
@@ -732,7 +763,7 @@ void fm_resp_destroy(struct fm_resp *front)
 	resp_holds_destroy(&front->holds, NULL);
 	resp_names_destroy(&front->names);
 	drop_password(front->password);
-	pthread_mutex_destroy(&front->password_lock);
+	pthread_mutex_destroy(&front->lock);
 	free(front->scratch);
 	free(front);
 }

@@ -63,7 +63,8 @@ COMMANDS = {
         "--size": SIZE, "--memory": ("", "foo", "Best"), "--entries": (*NUMBER, "0", "4294967296"),
         "--policy": ("", "fifo", "LRU"), "--ready-fd": (*NUMBER, "999"), "--config": ("",),
         "--check": SWITCH, "--redis": ("",), "--redis-password-file": ("",), "--redis-names": SCAN,
-        "--redis-behind-proxy": SWITCH, "--log-level": ("", "loud", "INFO"), "--help": SWITCH,
+        "--redis-behind-proxy": SWITCH, "--metrics": LISTEN[:-3],
+        "--metrics-behind-proxy": SWITCH, "--log-level": ("", "loud", "INFO"), "--help": SWITCH,
         "--version": SWITCH},
     "fabric-sim replay": {
         "--trace": ("",), "--blocks": (*IDS, "268435457"), "--policy": ("", "fifo", "lru,", "LRU"),

@@ -18,6 +18,7 @@ struct control {
 	struct settings *settings;
 	struct fm_server *server;
 	struct redis *redis;
+	struct metrics *metrics;
 	pthread_t thread;
 	_Atomic bool is_ending; /* set before the signal that wakes the thread */
 };
@@ -97,6 +98,16 @@ static void reload(struct control *control)
 	settings_destroy(&next);
 }
 
+/* First those who ask the pool. */
+static void stop(struct control *control)
+{
+	metrics_stop(control->metrics);
+	if (control->redis)
+		redis_stop(control->redis); /* and it the server */
+	else
+		fm_server_stop(control->server);
+}
+
 static void *serve(void *argument)
 {
 	struct control *control = argument;
@@ -110,23 +121,24 @@ static void *serve(void *argument)
 			return NULL;
 		if (number == SIGHUP)
 			reload(control);
-		else if (number > 0 && control->redis)
-			redis_stop(control->redis); /* and it the server */
 		else if (number > 0)
-			fm_server_stop(control->server);
+			stop(control);
 	}
 }
 
 int control_start(struct control **out, const struct settings *line, struct settings *settings,
-		  struct fm_server *server, struct redis *redis)
+		  struct fm_server *server, struct redis *redis, struct metrics *metrics)
 {
 	struct control *control = calloc(1, sizeof(*control));
 	int failed;
 
 	if (!control)
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory for the thread of signals");
-	*control = (struct control){
-		.line = line, .settings = settings, .server = server, .redis = redis};
+	*control = (struct control){.line = line,
+				    .settings = settings,
+				    .server = server,
+				    .redis = redis,
+				    .metrics = metrics};
 	failed = pthread_create(&control->thread, NULL, serve, control);
 	if (failed) {
 		free(control);

@@ -15,6 +15,7 @@
 
 #include "command_line.h"
 #include "control.h"
+#include "metrics.h"
 #include "redis.h"
 #include "settings.h"
 
@@ -60,6 +61,7 @@ static int serve(const struct settings *line, struct settings *settings)
 {
 	struct fm_server *server;
 	struct redis *redis = NULL;
+	struct metrics *metrics = NULL;
 	struct control *control = NULL;
 	int err, redis_err;
 
@@ -72,7 +74,9 @@ static int serve(const struct settings *line, struct settings *settings)
 	}
 	err = redis_start(&settings->redis, server, &redis);
 	if (!err)
-		err = control_start(&control, line, settings, server, redis);
+		err = metrics_start(&settings->metrics, server, redis, &metrics);
+	if (!err)
+		err = control_start(&control, line, settings, server, redis, metrics);
 	if (err) {
 		fm_log(FM_LOG_ERROR, "%s", fm_error_detail());
 	} else {
@@ -82,6 +86,7 @@ static int serve(const struct settings *line, struct settings *settings)
 			fm_log(FM_LOG_ERROR, "stopped serving: %s", fm_error_detail());
 	}
 	control_finish(control);
+	metrics_finish(metrics);
 	redis_err = redis_finish(redis);
 	fm_server_destroy(server);
 	return err || redis_err ? FM_EXIT_FAILED : 0;

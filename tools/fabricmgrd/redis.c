@@ -134,6 +134,12 @@ int redis_set_password(struct redis *redis, const struct redis_flags *flags)
 	return err;
 }
 
+bool redis_info(struct redis *redis, struct fm_resp_info *info)
+{
+	info->size = sizeof(*info);
+	return redis && !fm_resp_info(redis->resp, info);
+}
+
 void redis_stop(struct redis *redis)
 {
 	fm_resp_stop(redis->resp);

@@ -28,6 +28,8 @@ int redis_start(const struct redis_flags *flags, struct fm_server *server, struc
 /* Reads the password file again: it counts for those who AUTH from now on. Any thread; on failure
  * the old one stays. NULL: 0. */
 int redis_set_password(struct redis *redis, const struct redis_flags *flags);
+/* Its figures, from any thread. False: there is no front end. */
+bool redis_info(struct redis *redis, struct fm_resp_info *info);
 /* Asks it to end, from any thread. */
 void redis_stop(struct redis *redis);
 /* After the server has stopped: waits for the end and frees; how it ended. NULL: 0. */

@@ -107,6 +107,21 @@ static int take_redis_proxy(struct settings *settings, const char *what, const c
 	return take_yes(what, value, &settings->redis.is_behind_proxy);
 }
 
+static int take_metrics(struct settings *settings, const char *what, const char *value, uint32_t n)
+{
+	(void)n;
+	settings->metrics.listen = value;
+	/* Whether a proxy stands before it, metrics_start() knows. */
+	return metrics_check(what, &(struct metrics_flags){value, true});
+}
+
+static int take_metrics_proxy(struct settings *settings, const char *what, const char *value,
+			      uint32_t n)
+{
+	(void)n;
+	return take_yes(what, value, &settings->metrics.is_behind_proxy);
+}
+
 static int take_log_level(struct settings *settings, const char *what, const char *value,
 			  uint32_t n)
 {
@@ -229,6 +244,18 @@ const struct setting settings_table[] = {
 	 .help = "TLS ends at a proxy: other addresses than loopback are allowed",
 	 .fallback = "no",
 	 .take = take_redis_proxy},
+	{.section = "metrics",
+	 .key = "listen",
+	 .flag = "metrics",
+	 .argument = "ADDRESS",
+	 .help = "serve figures there, for Prometheus and for people, e.g. 127.0.0.1:9464",
+	 .take = take_metrics},
+	{.section = "metrics",
+	 .key = "behind-proxy",
+	 .flag = "metrics-behind-proxy",
+	 .help = "TLS and keys are a proxy's: other addresses than loopback are allowed",
+	 .fallback = "no",
+	 .take = take_metrics_proxy},
 	{.section = "log",
 	 .key = "level",
 	 .flag = "log-level",
@@ -313,6 +340,8 @@ int settings_load(const struct settings *line, struct settings *out)
 	for (uint32_t row = 0; row < settings_count; row++)
 		for (uint32_t i = 0; i < line->given[row].n && !err; i++)
 			err = settings_give(out, row, FROM_FLAG, 0, line->given[row].values[i]);
+	if (!err)
+		err = metrics_check("[metrics] listen", &out->metrics);
 	if (err)
 		settings_destroy(out);
 	return err;

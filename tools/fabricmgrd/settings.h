@@ -12,6 +12,7 @@
 
 #include <fabricmgr.h>
 
+#include "metrics.h"
 #include "redis.h"
 
 struct option;
@@ -25,6 +26,7 @@ enum setting_source { FROM_DEFAULT, FROM_FILE, FROM_FLAG };
 struct settings {
 	struct fm_server_options server;
 	struct redis_flags redis;
+	struct metrics_flags metrics;
 	int log_level; /* 0: what FABRICMGR_LOG says */
 	int ready_fd;
 	bool is_check;

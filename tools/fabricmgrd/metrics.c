@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * See metrics.h. libmicrohttpd calls on its one thread, which is a client of the pool. Names are
+ * stable: Documentation/metrics.md has them. Invariant: the page and the text for Prometheus come
+ * from one table, so that they cannot differ.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include <microhttpd.h>
+
+#include "command_line.h"
+#include "metrics.h"
+#include "redis.h"
+
+enum { CONNECTIONS_MAX = 32, IDLE_SECONDS = 10 };
+
+struct metrics {
+	struct MHD_Daemon *daemon; /* NULL: stopped */
+	struct fm_server *server;
+	struct redis *redis;
+	struct fm_pool *pool; /* attached by the first request, which meets the pool serving */
+};
+
+struct figures {
+	struct fm_pool_info pool;
+	struct fm_resp_info redis;
+	bool has_redis;
+};
+
+/* ---- the table ------------------------------------------------------------------------------ */
+
+struct metric {
+	const char *name, *type, *help;
+	const char *label; /* with the text at @text (and @reason, offset 0: none); NULL: none */
+	size_t at, text, reason;
+	unsigned int bytes; /* of the number at @at; 0: it is 1 */
+	bool is_of_redis;
+};
+
+#define POOL(field)                                                                                \
+	.at = offsetof(struct figures, pool.field),                                                \
+	.bytes = sizeof(((struct figures *)0)->pool.field)
+#define REDIS(field)                                                                               \
+	.at = offsetof(struct figures, redis.field),                                               \
+	.bytes = sizeof(((struct figures *)0)->redis.field), .is_of_redis = true
+#define TEXT(field)   .text = offsetof(struct figures, pool.field)
+#define REASON(field) .reason = offsetof(struct figures, pool.field)
+
+#define BLOCKS	      "Blocks by state; offered ones are staging ones, too."
+
+static const struct metric table[] = {
+	{"pool_bytes", "gauge", "What the pool may hold.", POOL(total_bytes)},
+	{"pool_used_bytes", "gauge", "In staged and sealed blocks, as allocated.",
+	 POOL(used_bytes)},
+	{"pool_blocks", "gauge", BLOCKS, "state=\"sealed\"", POOL(blocks_sealed)},
+	{"pool_blocks", "gauge", BLOCKS, "state=\"staging\"", POOL(blocks_staging)},
+	{"pool_blocks", "gauge", BLOCKS, "state=\"offered\"", POOL(blocks_offered)},
+	{"pool_blocks", "gauge", BLOCKS, "state=\"quarantine\"", POOL(blocks_quarantine)},
+	{"pool_blocks", "gauge", BLOCKS, "state=\"removed\"", POOL(blocks_removed)},
+	{"pool_entries_max", "gauge", "Blocks that the index may hold.", POOL(entries_max)},
+	{"pool_clients", "gauge", "Attached clients, the daemon's own among them.", POOL(clients)},
+	{"pool_stages_total", "counter", "Blocks given to clients to fill.", POOL(stages)},
+	{"pool_seals_total", "counter", "Blocks published.", POOL(seals)},
+	{"pool_duplicates_total", "counter", "Seals of a key that was there already.",
+	 POOL(duplicates)},
+	{"pool_discards_total", "counter", "Staged blocks given back unseen.", POOL(discards)},
+	{"pool_evictions_total", "counter", "Sealed blocks freed to make room.", POOL(evictions)},
+	{"pool_memory_info", "gauge", "1; what the pool's memory stands on, and why not on better.",
+	 "rung", TEXT(rung), REASON(rung_reason)},
+	{"pool_loop_info", "gauge", "1; what the daemon waits with, and why not io_uring.", "loop",
+	 TEXT(loop), REASON(loop_reason)},
+	{"pool_policy_info", "gauge", "1; the eviction policy.", "policy", TEXT(policy)},
+	{"redis_connections", "gauge", "Open connections of Redis clients.", REDIS(connections)},
+	{"redis_accepted_total", "counter", "Connections accepted.", REDIS(accepted)},
+	{"redis_refused_total", "counter", "Connections refused: too many.", REDIS(refused)},
+	{"redis_commands_total", "counter", "Commands of Redis clients.", REDIS(commands)},
+	{"redis_hits_total", "counter", "Values that GET and MGET found.", REDIS(hits)},
+	{"redis_misses_total", "counter", "Values that GET and MGET did not find.", REDIS(misses)},
+	{"redis_held_bytes", "gauge", "Of values that an EXISTS promised.", REDIS(held_bytes)},
+	{"redis_name_bytes", "gauge", "Of the names that SCAN lists.", REDIS(name_bytes)},
+	{"redis_names_missing", "gauge", "Names that found no room for SCAN.",
+	 REDIS(names_missing)},
+};
+
+enum { N_METRICS = sizeof(table) / sizeof(table[0]) };
+
+static unsigned long long number(const struct metric *metric, const struct figures *figures)
+{
+	const char *at = (const char *)figures + metric->at;
+	uint64_t wide;
+	uint32_t narrow;
+
+	if (!metric->bytes)
+		return 1;
+	if (metric->bytes == sizeof(narrow)) {
+		memcpy(&narrow, at, sizeof(narrow));
+		return narrow;
+	}
+	memcpy(&wide, at, sizeof(wide));
+	return wide;
+}
+
+/* A label's value, or text of the page (@is_html). */
+static void put_escaped(FILE *out, const char *text, bool is_html)
+{
+	for (; *text; text++) {
+		if (is_html && strchr("<>&\"", *text))
+			fprintf(out, "&#%d;", *text);
+		else if (!is_html && strchr("\"\\", *text))
+			fprintf(out, "\\%c", *text);
+		else
+			fputc(*text == '\n' ? ' ' : *text, out);
+	}
+}
+
+static void put_labels(FILE *out, const struct metric *metric, const struct figures *figures,
+		       bool is_html)
+{
+	const char *mark = is_html ? "&#34;" : "\"";
+
+	if (!metric->label)
+		return;
+	fputc('{', out);
+	if (!metric->text) {
+		if (is_html)
+			put_escaped(out, metric->label, true);
+		else
+			fputs(metric->label, out);
+	} else {
+		fprintf(out, "%s=%s", metric->label, mark);
+		put_escaped(out, (const char *)figures + metric->text, is_html);
+		fputs(mark, out);
+	}
+	if (metric->reason) {
+		fprintf(out, ",reason=%s", mark);
+		put_escaped(out, (const char *)figures + metric->reason, is_html);
+		fputs(mark, out);
+	}
+	fputc('}', out);
+}
+
+static void write_prometheus(FILE *out, const struct figures *figures)
+{
+	const char *before = "";
+
+	fprintf(out,
+		"# HELP fabricmgr_build_info 1; the daemon's version.\n"
+		"# TYPE fabricmgr_build_info gauge\nfabricmgr_build_info{version=\"%s\"} 1\n",
+		fm_version());
+	for (int i = 0; i < N_METRICS; i++) {
+		const struct metric *metric = &table[i];
+
+		if (metric->is_of_redis && !figures->has_redis)
+			continue;
+		if (strcmp(before, metric->name))
+			fprintf(out, "# HELP fabricmgr_%s %s\n# TYPE fabricmgr_%s %s\n",
+				metric->name, metric->help, metric->name, metric->type);
+		before = metric->name;
+		fprintf(out, "fabricmgr_%s", metric->name);
+		put_labels(out, metric, figures, false);
+		fprintf(out, " %llu\n", number(metric, figures));
+	}
+}
+
+static void write_page(FILE *out, const struct figures *figures)
+{
+	double percent = figures->pool.total_bytes ? 100.0 * (double)figures->pool.used_bytes /
+							     (double)figures->pool.total_bytes
+						   : 0;
+
+	fprintf(out,
+		"<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
+		"<meta http-equiv=\"refresh\" content=\"5\"><title>fabricmgrd</title><style>"
+		"body{font:15px sans-serif;margin:2em}td,th{padding:.2em 1em .2em 0;text-align:"
+		"left}td.n{text-align:right;font-variant-numeric:tabular-nums}"
+		"progress{width:20em}</style></head><body>\n<h1>fabricmgrd %s</h1>\n"
+		"<p><progress max=\"100\" value=\"%.1f\"></progress> %.1f %% of %.1f MiB in use"
+		"</p>\n<table><tr><th>figure</th><th>value</th><th>what it is</th></tr>\n",
+		fm_version(), percent, percent, (double)figures->pool.total_bytes / 1048576.0);
+	for (int i = 0; i < N_METRICS; i++) {
+		const struct metric *metric = &table[i];
+
+		if (metric->is_of_redis && !figures->has_redis)
+			continue;
+		fprintf(out, "<tr><td>%s", metric->name);
+		put_labels(out, metric, figures, true);
+		fprintf(out, "</td><td class=\"n\">%llu</td><td>", number(metric, figures));
+		put_escaped(out, metric->help, true);
+		fputs("</td></tr>\n", out);
+	}
+	fputs("</table>\n<p><a href=\"/metrics\">for Prometheus</a></p></body></html>\n", out);
+}
+
+/* ---- HTTP ----------------------------------------------------------------------------------- */
+
+static int load(struct metrics *metrics, struct figures *figures)
+{
+	struct fm_attach_options options = {
+		.size = sizeof(options),
+		.flags = FM_ATTACH_READ_ONLY,
+		.leases = 1,
+		.name = "metrics",
+	};
+	int err = 0;
+
+	memset(figures, 0, sizeof(*figures));
+	figures->pool.size = sizeof(figures->pool);
+	if (!metrics->pool)
+		err = fm_server_connect(metrics->server, &options.fd);
+	if (!metrics->pool && !err)
+		err = fm_pool_attach(&options, &metrics->pool);
+	if (!err)
+		err = fm_pool_info(metrics->pool, &figures->pool);
+	figures->has_redis = redis_info(metrics->redis, &figures->redis);
+	return err;
+}
+
+/* @text is freed. */
+static enum MHD_Result answer(struct MHD_Connection *connection, unsigned int status,
+			      const char *type, char *text, size_t length)
+{
+	static const char *const fields[][2] = {
+		{MHD_HTTP_HEADER_CACHE_CONTROL, "no-store"},
+		{"X-Content-Type-Options", "nosniff"},
+		{"Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'"},
+	};
+	struct MHD_Response *response =
+		MHD_create_response_from_buffer(length, text, MHD_RESPMEM_MUST_FREE);
+	enum MHD_Result result;
+
+	if (!response) {
+		free(text);
+		return MHD_NO;
+	}
+	result = MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]) && result == MHD_YES; i++)
+		result = MHD_add_response_header(response, fields[i][0], fields[i][1]);
+	if (status == MHD_HTTP_METHOD_NOT_ALLOWED && result == MHD_YES)
+		result = MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
+	if (result == MHD_YES)
+		result = MHD_queue_response(connection, status, response);
+	MHD_destroy_response(response);
+	return result;
+}
+
+static enum MHD_Result answer_text(struct MHD_Connection *connection, unsigned int status,
+				   const char *format, const char *detail)
+{
+	char *text = NULL;
+	int length = asprintf(&text, format, detail);
+
+	return length < 0 ? MHD_NO
+			  : answer(connection, status, "text/plain; charset=utf-8", text,
+				   (size_t)length);
+}
+
+static enum MHD_Result on_request(void *context, struct MHD_Connection *connection,
+				  const char *path, const char *method, const char *version,
+				  const char *body, size_t *body_length, void **state)
+{
+	bool is_page = !strcmp(path, "/"), is_metrics = !strcmp(path, "/metrics");
+	struct figures figures;
+	char *text = NULL;
+	size_t length;
+	FILE *out;
+
+	(void)version;
+	(void)body;
+	(void)state;
+	*body_length = 0; /* whatever it is, it is not looked at */
+	if (strcmp(method, "GET") && strcmp(method, "HEAD"))
+		return answer_text(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "%s: only GET\n",
+				   method);
+	if (!is_page && !is_metrics && strcmp(path, "/healthz"))
+		return answer_text(connection, MHD_HTTP_NOT_FOUND,
+				   "there are /, /metrics and /healthz%s\n", "");
+	if (load(context, &figures))
+		return answer_text(connection, MHD_HTTP_SERVICE_UNAVAILABLE,
+				   "the pool does not answer: %s\n", fm_error_detail());
+	if (!is_page && !is_metrics)
+		return answer_text(connection, MHD_HTTP_OK, "ok%s\n", "");
+	out = open_memstream(&text, &length);
+	if (!out)
+		return MHD_NO;
+	if (is_page)
+		write_page(out, &figures);
+	else
+		write_prometheus(out, &figures);
+	if (ferror(out) | fclose(out)) {
+		free(text);
+		return MHD_NO;
+	}
+	return answer(connection, MHD_HTTP_OK,
+		      is_page ? "text/html; charset=utf-8"
+			      : "text/plain; version=0.0.4; charset=utf-8",
+		      text, length);
+}
+
+/* ---- life ----------------------------------------------------------------------------------- */
+
+static int parse(const char *what, const struct metrics_flags *flags,
+		 struct sockaddr_storage *address, char host[64])
+{
+	return fm_parse_listen(what, flags->listen, flags->is_behind_proxy,
+			       "put a proxy with TLS and keys in front and say "
+			       "--metrics-behind-proxy",
+			       address, host, 64);
+}
+
+int metrics_check(const char *what, const struct metrics_flags *flags)
+{
+	struct sockaddr_storage address;
+	char host[64];
+
+	return flags->listen ? parse(what, flags, &address, host) : 0;
+}
+
+int metrics_start(const struct metrics_flags *flags, struct fm_server *server, struct redis *redis,
+		  struct metrics **out)
+{
+	unsigned int mode = MHD_USE_EPOLL_INTERNAL_THREAD;
+	const union MHD_DaemonInfo *info;
+	struct sockaddr_storage address;
+	struct metrics *metrics;
+	char host[64];
+	int err;
+
+	*out = NULL;
+	if (!flags->listen)
+		return 0;
+	err = parse("--metrics", flags, &address, host);
+	if (err)
+		return err;
+	metrics = calloc(1, sizeof(*metrics));
+	if (!metrics)
+		return fm_fail(FM_ERR_NO_MEMORY, "no memory for the metrics");
+	*metrics = (struct metrics){.server = server, .redis = redis};
+	if (address.ss_family == AF_INET6)
+		mode |= MHD_USE_IPv6;
+	errno = 0;
+	metrics->daemon = MHD_start_daemon(
+		mode, 0, NULL, NULL, on_request, metrics, MHD_OPTION_SOCK_ADDR, &address,
+		MHD_OPTION_CONNECTION_LIMIT, (unsigned int)CONNECTIONS_MAX,
+		MHD_OPTION_CONNECTION_TIMEOUT, (unsigned int)IDLE_SECONDS,
+		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)16384, MHD_OPTION_END);
+	if (!metrics->daemon) {
+		err = fm_fail(FM_ERR_IO, "--metrics %s: cannot listen there: %s", flags->listen,
+			      strerror(errno ? errno : EADDRINUSE));
+		free(metrics);
+		return err;
+	}
+	info = MHD_get_daemon_info(metrics->daemon, MHD_DAEMON_INFO_BIND_PORT);
+	fm_log(FM_LOG_INFO,
+	       address.ss_family == AF_INET6 ? "metrics: http://[%s]:%u" : "metrics: http://%s:%u",
+	       host, info ? info->port : 0);
+	*out = metrics;
+	return 0;
+}
+
+void metrics_stop(struct metrics *metrics)
+{
+	if (!metrics || !metrics->daemon)
+		return;
+	MHD_stop_daemon(metrics->daemon);
+	metrics->daemon = NULL;
+	fm_pool_detach(metrics->pool);
+	metrics->pool = NULL;
+}
+
+void metrics_finish(struct metrics *metrics)
+{
+	metrics_stop(metrics);
+	free(metrics);
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The daemon's figures over HTTP: /metrics for Prometheus, / for people, /healthz. Called by main.c
+ * and control.c. Invariant: read-only; nothing of a client, a key or a tenant is shown, only sums.
+ */
+#ifndef FABRICMGRD_METRICS_H
+#define FABRICMGRD_METRICS_H
+
+#include <fabricmgr.h>
+
+struct metrics_flags {
+	const char *listen; /* NULL: none are served */
+	bool is_behind_proxy;
+};
+
+struct metrics;
+struct redis;
+
+/* Whether it may listen there; @what names the address in the message. */
+int metrics_check(const char *what, const struct metrics_flags *flags);
+/* Listens, on a thread of its own; *@out NULL when no address is given. @redis may be NULL. */
+int metrics_start(const struct metrics_flags *flags, struct fm_server *server, struct redis *redis,
+		  struct metrics **out);
+/* Stops serving, while the pool still answers; from one thread at a time. NULL is ignored. */
+void metrics_stop(struct metrics *metrics);
+/* Stops, if it serves still, and frees. NULL is ignored. */
+void metrics_finish(struct metrics *metrics);
+
+#endif
