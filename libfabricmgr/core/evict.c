@@ -205,16 +205,22 @@ uint32_t fm_store_evict(struct fm_store *store, uint32_t region, uint32_t pages)
 	uint32_t list = fm_slots_class(region, pages);
 	uint32_t own = store->policy->take(store->policy_state, list, store->now);
 	uint32_t at = store->slots.oldest, freed;
+	uint64_t stamp = UINT64_MAX;
 
 	if (own != NONE)
 		store->policy->back(store->policy_state, own);
 	fm_store_scan_leases(store);
-	while (at != NONE && !is_other(&store->slots.chunks[at], region, pages))
-		at = store->slots.chunks[at].newer;
-	/* Another class gives a chunk when even the newest block in it is older than our oldest, or
-	 * when our class has nothing to give. Entries alone (no slot) are freed by either. */
-	if (at != NONE &&
-	    (own == NONE || store->slots.chunks[at].stamp < store->nodes[own].stamp)) {
+	/* What of ours goes first may have come just now: then the chunk of ours that was used
+	 * longest ago is what another class's is compared with. */
+	if (own != NONE)
+		stamp = store->nodes[own].stamp;
+	for (; at != NONE && !is_other(&store->slots.chunks[at], region, pages);
+	     at = store->slots.chunks[at].newer)
+		if (store->slots.chunks[at].stamp < stamp)
+			stamp = store->slots.chunks[at].stamp;
+	/* Another class gives a chunk when even the newest block in it is older than that, or when
+	 * our class has nothing to give. Entries alone (no slot) are freed by either. */
+	if (at != NONE && (own == NONE || store->slots.chunks[at].stamp < stamp)) {
 		freed = evict_chunk(store, region, pages);
 		return freed ? freed : evict_from_class(store, list);
 	}

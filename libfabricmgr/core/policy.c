@@ -7,7 +7,8 @@
 
 #include "core/policy.h"
 
-static const struct fm_policy_ops *const all[] = {&fm_policy_lru, &fm_policy_s3fifo};
+static const struct fm_policy_ops *const all[] = {&fm_policy_density, &fm_policy_lru,
+						  &fm_policy_s3fifo};
 
 size_t fm_policy_list(const struct fm_policy_ops *const **out)
 {

@@ -21,6 +21,7 @@ struct fm_policy_block {
 struct fm_policy_ops {
 	const char *name;
 	const char *summary; /* for people: what goes first */
+	size_t entry_bytes;  /* of memory that create() takes for each entry, about */
 	void *(*create)(uint32_t entries_max, uint32_t lists); /* NULL: out of memory */
 	void (*destroy)(void *state);
 	void (*insert)(void *state, uint32_t entry, const struct fm_policy_block *block,
@@ -37,7 +38,7 @@ struct fm_policy_ops {
 	void (*back)(void *state, uint32_t entry);
 };
 
-extern const struct fm_policy_ops fm_policy_lru, fm_policy_s3fifo;
+extern const struct fm_policy_ops fm_policy_lru, fm_policy_s3fifo, fm_policy_density;
 
 /* The policies, the default one first; returns how many there are. */
 size_t fm_policy_list(const struct fm_policy_ops *const **out);

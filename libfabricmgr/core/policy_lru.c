@@ -87,6 +87,7 @@ static void lru_back(void *state, uint32_t entry)
 const struct fm_policy_ops fm_policy_lru = {
 	.name = "lru",
 	.summary = "least recently used",
+	.entry_bytes = sizeof(struct fm_leaf),
 	.create = lru_create,
 	.destroy = lru_destroy,
 	.insert = lru_insert,

@@ -159,6 +159,8 @@ static void s3fifo_back(void *state, uint32_t entry)
 const struct fm_policy_ops fm_policy_s3fifo = {
 	.name = "s3fifo",
 	.summary = "two queues: what was used once goes before what was used again",
+	.entry_bytes = sizeof(struct fm_leaf) + sizeof(struct fm_ghost) + 4 * sizeof(uint32_t) +
+		       sizeof(uint64_t) + 1,
 	.create = s3fifo_create,
 	.destroy = s3fifo_destroy,
 	.insert = s3fifo_insert,

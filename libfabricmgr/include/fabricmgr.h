@@ -163,7 +163,7 @@ struct fm_pool_info {
 	uint64_t incarnation;	 /* changes with each start of the daemon */
 	char rung[32];		 /* "hugetlb memfd" or "memfd" */
 	char rung_reason[160];	 /* why not the rung above */
-	char policy[32];	 /* "lru" */
+	char policy[32];	 /* "density" */
 	char loop[32];		 /* "io_uring" or "poll": what the daemon waits with */
 	char loop_reason[160];	 /* why not io_uring */
 	uint64_t blocks_offered; /* of the staging ones: on offer, not yet adopted */
@@ -319,7 +319,7 @@ struct fm_server_options {
 	uint32_t entries_max;	  /* 0: from pool_bytes, at 64 KiB a block */
 	const char *socket;	  /* listen here; NULL: do not listen */
 	uint32_t socket_mode;	  /* 0: 0600 */
-	const char *policy;	  /* "lru" or "s3fifo"; NULL: "lru" */
+	const char *policy;	  /* "density", "lru" or "s3fifo"; NULL: "density" */
 	const char *memory;	  /* NULL: best; else "hugetlb" (fail without) or "memfd" */
 	uint64_t quarantine_ns;	  /* 0: 1 s */
 	/* Who may attach besides root and the server's own user: a user who stands in one of the

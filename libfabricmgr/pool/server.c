@@ -99,10 +99,12 @@ static int refuse_policy(const char *name, const struct fm_policy_ops *const *po
 		       list);
 }
 
-static uint64_t table_bytes(const struct fm_server *server)
+static uint64_t table_bytes(const struct fm_server *server, const struct fm_policy_ops *policy)
 {
+	uint64_t entry_bytes = sizeof(struct fm_node) + (policy ? policy->entry_bytes : 0);
+
 	return server->index_bytes + server->header_bytes +
-	       (uint64_t)server->entries_max * sizeof(struct fm_node);
+	       (uint64_t)server->entries_max * entry_bytes;
 }
 
 static int check_memory(struct fm_server *server, const struct fm_server_options *options,
@@ -120,7 +122,7 @@ static int check_memory(struct fm_server *server, const struct fm_server_options
 	err = fm_memory_choose(options->memory, server->pool_bytes, &server->memory);
 	return err ? err
 		   : fm_memory_check(&server->memory, is_limited ? &group : NULL,
-				     server->pool_bytes, table_bytes(server));
+				     server->pool_bytes, table_bytes(server, *policy));
 }
 
 static int create_memory(struct fm_server *server, const struct fm_server_options *options)
@@ -286,7 +288,7 @@ static int check_options(struct fm_server *server, const struct fm_server_option
 
 int fm_server_check(const struct fm_server_options *options, struct fm_server_needs *needs)
 {
-	const struct fm_policy_ops *policy;
+	const struct fm_policy_ops *policy = NULL;
 	struct fm_server *server;
 	int err;
 
@@ -302,7 +304,7 @@ int fm_server_check(const struct fm_server_options *options, struct fm_server_ne
 		.size = sizeof(*needs),
 		.entries_max = server->entries_max,
 		.pool_bytes = server->pool_bytes,
-		.table_bytes = table_bytes(server),
+		.table_bytes = table_bytes(server, policy),
 	};
 	snprintf(needs->rung, sizeof(needs->rung), "%s", fm_rung_name(server->memory.rung));
 	snprintf(needs->rung_reason, sizeof(needs->rung_reason), "%s", server->memory.reason);

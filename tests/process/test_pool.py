@@ -74,7 +74,7 @@ def test_flags_and_facts(daemon):
         assert subprocess.run([f"{BIN}/fabricmgrd", *wrong], capture_output=True, check=False,
                               timeout=20).returncode == 2
     text = daemon.ctl("info")
-    assert "memfd" in text and "lru" in text and re.search(r"loop\s+(io_uring|poll)", text)
+    assert "memfd" in text and "density" in text and re.search(r"loop\s+(io_uring|poll)", text)
     info = daemon.ctl("--json", "info")
     assert info["total_bytes"] == 32 << 20 and info["memory_reason"]
     daemon.log.seek(0)

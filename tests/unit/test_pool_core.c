@@ -13,6 +13,7 @@
 #include "base/crc32c.h"
 #include "core/evict.h"
 #include "core/ghosts.h"
+#include "core/hazard.h"
 #include "core/lease.h"
 #include "core/ring.h"
 #include "core/store.h"
@@ -416,6 +417,67 @@ START_TEST(s3fifo_keeps_what_was_used_again)
 }
 END_TEST
 
+/* Traits of blocks that differ in one thing: @uses. */
+static struct fm_traits traits_of(uint8_t uses)
+{
+	return (struct fm_traits){
+		.values = {[FM_TRAIT_USES] = uses},
+		.request_gap = FM_NO_GAP,
+		.own_gap = FM_NO_GAP,
+	};
+}
+
+/* Blocks that wait @ages half octaves and are used then, or never (@is_used). */
+static void live(struct fm_hazard *hazard, uint8_t uses, uint32_t ages, bool is_used)
+{
+	struct fm_traits traits = traits_of(uses);
+
+	for (uint32_t bin = 0; bin <= ages; bin++)
+		fm_hazard_learn(hazard, &traits, bin, false);
+	if (is_used)
+		fm_hazard_learn(hazard, &traits, ages, true);
+}
+
+START_TEST(hazard_learns_who_comes_back_and_when)
+{
+	struct fm_hazard *hazard = malloc(sizeof(*hazard));
+	struct fm_traits often = traits_of(3), never = traits_of(1);
+	uint64_t second = 1000000000ull;
+
+	fm_hazard_init(hazard);
+	/* Before anything is known the older block is worth less. */
+	ck_assert(fm_hazard_density(hazard, &often, 100 * second) <
+		  fm_hazard_density(hazard, &often, second));
+	/* One kind is used four times of five, 32 to 45 s (bin 17) after the last time. */
+	for (int i = 0; i < 3000; i++) {
+		live(hazard, 3, 17, i % 5 != 0);
+		live(hazard, 1, 24, false);
+	}
+	ck_assert_uint_eq(fm_age_bin(40 * second), 17);
+	ck_assert(fm_hazard_density(hazard, &often, second) >
+		  20 * fm_hazard_density(hazard, &never, second));
+	/* Shortly before its time it is worth more than at first, and little when that is over. */
+	ck_assert(fm_hazard_density(hazard, &often, 30 * second) >
+		  2 * fm_hazard_density(hazard, &often, second));
+	ck_assert(fm_hazard_density(hazard, &often, 30 * second) >
+		  10 * fm_hazard_density(hazard, &often, 200 * second));
+	free(hazard);
+}
+END_TEST
+
+START_TEST(age_bins_are_half_octaves)
+{
+	ck_assert_uint_eq(fm_age_bin(0), 0);
+	ck_assert_uint_eq(fm_age_bin(FM_AGE_MIN_NS - 1), 0);
+	ck_assert_uint_eq(fm_age_bin(FM_AGE_MIN_NS), 1);
+	ck_assert_uint_eq(fm_age_bin(FM_AGE_MIN_NS * 3 / 2), 2);
+	ck_assert_uint_eq(fm_age_bin(FM_AGE_MIN_NS * 2), 3);
+	ck_assert_uint_eq(fm_age_bin(UINT64_MAX), FM_AGE_BINS - 1);
+	for (uint32_t shift = 0; shift < 63; shift++)
+		ck_assert_uint_le(fm_age_bin(1ull << shift), fm_age_bin(1ull << (shift + 1)));
+}
+END_TEST
+
 START_TEST(ghosts_forget_the_oldest)
 {
 	struct fm_ghosts ghosts;
@@ -670,6 +732,8 @@ int main(void)
 	tcase_add_test(cases, lru_gives_up_the_oldest_and_keeps_what_was_touched);
 	tcase_add_test(cases, lru_takes_leaves_in_order_of_use);
 	tcase_add_test(cases, s3fifo_keeps_what_was_used_again);
+	tcase_add_test(cases, hazard_learns_who_comes_back_and_when);
+	tcase_add_test(cases, age_bins_are_half_octaves);
 	tcase_add_test(cases, ghosts_forget_the_oldest);
 	tcase_add_test(cases, everything_leased_means_pool_full_and_release_ends_it);
 	tcase_add_test(cases, a_parent_outlives_its_resident_children);

@@ -2,7 +2,7 @@
 /*
  * See replay.h: the store, index, eviction and policy of the daemon, one client that stages and
  * seals, and the trace's clock. Called by main.c and by tests. Invariant: at most @room blocks are
- * sealed when a block has been taken in, which may be itself the one that had to go.
+ * sealed when a request has ended; what it brings has room of its own until then.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -80,13 +80,20 @@ static size_t round_up(size_t bytes)
 	return (bytes + FM_INDEX_HEADER_BYTES - 1) / FM_INDEX_HEADER_BYTES * FM_INDEX_HEADER_BYTES;
 }
 
-static int create(struct replay *replay, const struct fm_policy_ops *policy, uint32_t room)
+/* Entries for @room blocks at rest and for what the longest request brings. */
+static int create(struct replay *replay, const struct fm_trace *trace,
+		  const struct fm_policy_ops *policy, uint32_t room)
 {
-	uint32_t entries = room + 1;
-	uint64_t seed = 1;
-	size_t bytes = fm_index_bytes(entries);
+	uint32_t entries = room;
+	uint32_t longest = 0;
+	size_t bytes;
 	int err;
 
+	for (uint32_t i = 0; i < trace->request_count; i++)
+		if (trace->requests[i].blocks > longest)
+			longest = trace->requests[i].blocks;
+	entries += longest;
+	bytes = fm_index_bytes(entries);
 	replay->index = aligned_alloc(FM_INDEX_HEADER_BYTES, round_up(bytes));
 	replay->headers = calloc(entries, sizeof(*replay->headers));
 	if (!replay->index || !replay->headers) {
@@ -95,7 +102,7 @@ static int create(struct replay *replay, const struct fm_policy_ops *policy, uin
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory for a pool of %u blocks", room);
 	}
 	memset(replay->index, 0, bytes);
-	fm_index_format(replay->index, entries, 1, seed);
+	fm_index_format(replay->index, entries, 1, 1);
 	err = fm_store_create(&replay->store, replay->index, bytes, replay->headers,
 			      entries / FM_SLOTS_PER_CHUNK + 1, policy, &chunk_ops, NULL);
 	if (err) {
@@ -103,15 +110,13 @@ static int create(struct replay *replay, const struct fm_policy_ops *policy, uin
 		free(replay->headers);
 		return err;
 	}
-	replay->store.batch = 1;
 	replay->room = room;
 	replay->owner = (struct fm_owner){.id = 1, .region = REGION};
 	fm_store_owner_add(&replay->store, &replay->owner);
 	return 0;
 }
 
-/* Takes one block in and, when that is one too many, gives one up. Returns 1 when it is resident
- * now, 0 when not, or a negative error. */
+/* 1: the block is sealed, 0: it cannot be, or a negative error. */
 static int take_in(struct replay *replay, uint32_t block, uint32_t parent)
 {
 	struct fm_key key = key_of(block), above = key_of(parent);
@@ -121,7 +126,6 @@ static int take_in(struct replay *replay, uint32_t block, uint32_t parent)
 		.ns = (const uint8_t[16]){0},
 	};
 	struct fm_store *store = &replay->store;
-	uint64_t word;
 	int err = fm_store_stage(store, &replay->owner, BLOCK_BYTES, &seal.entry);
 
 	if (err)
@@ -133,10 +137,22 @@ static int take_in(struct replay *replay, uint32_t block, uint32_t parent)
 		return err == FM_ERR_LIMIT ? 0 : err; /* its buckets are full: not cached */
 	}
 	replay->result->written++;
-	if (store->counters.sealed > replay->room &&
-	    !fm_store_evict(store, REGION, fm_slots_pages(BLOCK_BYTES)))
-		return fm_fail(FM_ERR_POOL_FULL, "policy %s gave nothing up", store->policy->name);
-	return fm_index_find(&store->index, &key, &word) != FM_NO_ENTRY;
+	return 1;
+}
+
+static int make_room(struct replay *replay)
+{
+	struct fm_store *store = &replay->store;
+
+	while (store->counters.sealed > replay->room) {
+		uint32_t excess = store->counters.sealed - replay->room;
+
+		store->batch = excess < FM_EVICT_BATCH ? excess : FM_EVICT_BATCH;
+		if (!fm_store_evict(store, REGION, fm_slots_pages(BLOCK_BYTES)))
+			return fm_fail(FM_ERR_POOL_FULL, "policy %s gave nothing up",
+				       store->policy->name);
+	}
+	return 0;
 }
 
 static int request_run(struct replay *replay, const struct fm_trace *trace,
@@ -149,6 +165,9 @@ static int request_run(struct replay *replay, const struct fm_trace *trace,
 	fm_store_expire(&replay->store, request->time_ns);
 	while (hits < request->blocks && find(replay, chain[hits]) != FM_NO_ENTRY)
 		hits++;
+	if (hits + 1 < request->blocks && find(replay, chain[hits + 1]) != FM_NO_ENTRY)
+		return fm_fail(FM_ERR_CORRUPT, "block %u is resident without the one before it",
+			       chain[hits + 1]);
 	fm_replay_count(replay->result, trace, request, hits);
 	/* As fm_pool_acquire() does: the last block of each piece that one touch refreshes. */
 	for (uint32_t i = hits; i > 0; i -= i < FM_TOUCH_STEPS ? i : FM_TOUCH_STEPS) {
@@ -158,7 +177,7 @@ static int request_run(struct replay *replay, const struct fm_trace *trace,
 	}
 	for (uint32_t i = hits; i < request->blocks && is_in > 0; i++)
 		is_in = take_in(replay, chain[i], trace->parents[chain[i]]);
-	return is_in < 0 ? is_in : 0;
+	return is_in < 0 ? is_in : make_room(replay);
 }
 
 int fm_replay_run(const struct fm_trace *trace, const struct fm_policy_ops *policy, uint32_t room,
@@ -168,7 +187,7 @@ int fm_replay_run(const struct fm_trace *trace, const struct fm_policy_ops *poli
 	int err;
 
 	memset(result, 0, sizeof(*result));
-	err = create(&replay, policy, room);
+	err = create(&replay, trace, policy, room);
 	for (uint32_t r = 0; !err && r < trace->request_count; r++) {
 		if (progress && r % 256 == 0)
 			progress(context, (double)r / trace->request_count);

@@ -66,12 +66,12 @@ static int take_entries(struct settings *settings, const char *what, const char 
 
 static int take_policy(struct settings *settings, const char *what, const char *value, uint32_t n)
 {
-	static const char *const policies[] = {"lru", "s3fifo"};
+	static const char *const policies[] = {"density", "lru", "s3fifo"};
 	int name;
 
 	(void)n;
 	settings->server.policy = value;
-	return fm_parse_name(what, value, policies, 2, &name);
+	return fm_parse_name(what, value, policies, 3, &name);
 }
 
 static int take_redis(struct settings *settings, const char *what, const char *value, uint32_t n)
@@ -210,8 +210,8 @@ const struct setting settings_table[] = {
 	 .key = "policy",
 	 .flag = "policy",
 	 .argument = "NAME",
-	 .help = "eviction policy: lru (default) or s3fifo",
-	 .fallback = "lru",
+	 .help = "eviction policy: density (default), lru or s3fifo",
+	 .fallback = "density",
 	 .take = take_policy},
 	{.flag = "ready-fd",
 	 .argument = "N",
