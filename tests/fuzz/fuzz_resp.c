@@ -3,7 +3,8 @@
  * Any bytes in any pieces to the parser of Redis commands, long values skipped as a driver does.
  * The first byte chooses the size of the pieces; arguments must lie within what was given.
  */
-/* FUZZ_SOURCES: libfabricmgr/core/resp.c libfabricmgr/base/error.c */
+/* tests/suites/fuzz.py reads this. */
+// FUZZ_SOURCES: libfabricmgr/core/resp.c libfabricmgr/base/error.c
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

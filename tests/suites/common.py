@@ -5,6 +5,7 @@ Suites call run(), check_binaries(), pytest_file() and report(); run.py reads TO
 program that dies without a summary counts as one failure. Nothing here decides by time but the limit
 of a hung program.
 """
+import concurrent.futures
 import glob
 import os
 import re
@@ -15,6 +16,9 @@ import time
 import xml.etree.ElementTree as xml
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+LONG = ("same_bits", "mixes", "model", "model_reference", "kernels")
+LONG_FILES = ("test_same_bits.py", "test_engine.py", "test_router.py", "test_hostile_files.py",
+              "test_out_of_memory.py")
 TOTAL = {"passed": 0, "failed": 0, "skipped": 0}
 
 
@@ -49,33 +53,39 @@ def run(command, limit, env=None):
     return status, text, time.monotonic() - start
 
 
-def check_binaries(variant, env=None, prefix=(), only=None, limit=600):
-    """Runs build/@variant's Check binaries: verdicts from the summary line, skips from "SKIP: " lines."""
-    found = 0
-    for binary in sorted(glob.glob(f"{TOP}/build/{variant}/tests/unit/*")):
-        name = os.path.basename(binary)
-        if re.search(r"\.[od]$", name) or not os.access(binary, os.X_OK) or (only and name not in only):
-            continue
-        found += 1
-        status, text, seconds = run([*prefix, binary], limit,
-                                    {"CK_DEFAULT_TIMEOUT": "300", **(env or {})})
-        checks = failed = 0
-        for match in re.finditer(r"Checks: (\d+), Failures: (\d+), Errors: (\d+)", text):
-            checks += int(match[1])
-            failed += int(match[2]) + int(match[3])
-        if (status != 0 and not failed) or not checks:
-            failed += 1
-            text += f"\nexit status {status}"
-            checks += 1
-        skipped = len(re.findall(r"^SKIP: ", text, re.M))
-        report(f"unit/{variant}/{name}", max(checks - failed - skipped, 0), failed, skipped, seconds,
-               text)
-    if not found:
+def check_binary(binary, variant, env, prefix, limit):
+    """Runs one Check binary: verdicts from its summary line, skips from its "SKIP: " lines."""
+    status, text, seconds = run([*prefix, binary], limit, {"CK_DEFAULT_TIMEOUT": "300", **(env or {})})
+    checks = failed = 0
+    for match in re.finditer(r"Checks: (\d+), Failures: (\d+), Errors: (\d+)", text):
+        checks += int(match[1])
+        failed += int(match[2]) + int(match[3])
+    if (status != 0 and not failed) or not checks:
+        failed += 1
+        text += f"\nexit status {status}"
+        checks += 1
+    skipped = len(re.findall(r"^SKIP: ", text, re.M))
+    return (f"unit/{variant}/{os.path.basename(binary)}", max(checks - failed - skipped, 0), failed,
+            skipped, seconds, text)
+
+
+def check_binaries(variant, env=None, prefix=(), only=None, without=(), limit=900):
+    """Runs build/@variant's Check binaries, as many at a time as there are processors."""
+    binaries = [path for path in sorted(glob.glob(f"{TOP}/build/{variant}/tests/unit/*"))
+                if not re.search(r"\.[od]$", path) and os.access(path, os.X_OK)
+                and (not only or os.path.basename(path) in only)
+                and os.path.basename(path) not in without]
+    # The long ones first, so that no processor waits for them at the end.
+    binaries.sort(key=lambda path: os.path.basename(path) not in LONG)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for verdict in pool.map(lambda path: check_binary(path, variant, env, prefix, limit), binaries):
+            report(*verdict)
+    if not binaries:
         report(f"unit/{variant}", 0, 1, 0, 0.0, f"no test programs: make VARIANT={variant} units")
 
 
-def pytest_file(path, limit, env=None, name=None, arguments=()):
-    """Runs one pytest file: verdicts from its JUnit file, lines "NOTE: ..." of its output shown."""
+def pytest_verdict(path, limit, env=None, name=None, arguments=()):
+    """What report() takes of one pytest file: verdicts from its JUnit file; "NOTE: ..." lines are shown."""
     with tempfile.NamedTemporaryFile(suffix=".xml") as junit:
         status, text, seconds = run(
             [sys.executable if have_pytest() else "/usr/bin/python3", "-m", "pytest", "-q",
@@ -94,12 +104,21 @@ def pytest_file(path, limit, env=None, name=None, arguments=()):
             bad, total = bad + 1, total + 1
         text = re.sub(r"^SKIPPED", "SKIP: SKIPPED", text, flags=re.M)
         name = name or f"{os.path.basename(os.path.dirname(path))}/{os.path.basename(path)}"
-        report(name, total - bad - skipped, bad, skipped, seconds, text)
+        return name, total - bad - skipped, bad, skipped, seconds, text
 
 
-def pytest_folder(folder, limit, env=None):
-    for path in sorted(glob.glob(f"{TOP}/tests/{folder}/test_*.py")):
-        pytest_file(path, limit, env)
+def pytest_file(path, limit, env=None, name=None, arguments=()):
+    """Runs one pytest file and reports it."""
+    report(*pytest_verdict(path, limit, env, name, arguments))
+
+
+def pytest_folder(folder, limit, env=None, at_a_time=1):
+    """Runs a folder's pytest files, @at_a_time together; those that take long begin."""
+    paths = sorted(glob.glob(f"{TOP}/tests/{folder}/test_*.py"))
+    paths.sort(key=lambda path: os.path.basename(path) not in LONG_FILES)
+    with concurrent.futures.ThreadPoolExecutor(at_a_time) as pool:
+        for verdict in pool.map(lambda path: pytest_verdict(path, limit, env), paths):
+            report(*verdict)
 
 
 def have_pytest():

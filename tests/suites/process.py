@@ -4,7 +4,7 @@ from suites.common import pytest_folder
 
 
 def release():
-    pytest_folder("process", 900)
+    pytest_folder("process", 1200, at_a_time=2)
 
 
 def bench():
