@@ -29,6 +29,8 @@ static const struct {
 	[-FM_ERR_FORKED] = {"FM_ERR_FORKED", "the handle belongs to the parent process"},
 	[-FM_ERR_CANCELLED] = {"FM_ERR_CANCELLED", "cancelled by the caller"},
 	[-FM_ERR_BUSY] = {"FM_ERR_BUSY", "in use; try again later"},
+	[-FM_ERR_DRAINING] = {"FM_ERR_DRAINING",
+			      "the daemon is being drained: no new blocks or clients"},
 };
 
 static _Thread_local char detail[512];

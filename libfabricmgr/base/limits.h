@@ -43,6 +43,9 @@
  */
 #define FM_EVICT_MAX 4096u
 
+/* Chunks that go by one request to evict: a few ms in which the daemon serves nobody else. */
+#define FM_EVICT_STEP_CHUNKS 16u
+
 /* Ancestors that one touch refreshes: a chain of 64 Ki tokens at 16 a block. */
 #define FM_TOUCH_STEPS 4096u
 

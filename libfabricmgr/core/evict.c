@@ -227,3 +227,26 @@ uint32_t fm_store_evict(struct fm_store *store, uint32_t region, uint32_t pages)
 	freed = evict_from_class(store, list);
 	return freed ? freed : evict_chunk(store, region, pages);
 }
+
+uint32_t fm_store_evict_bytes(struct fm_store *store, uint64_t bytes)
+{
+	uint64_t step = (uint64_t)FM_EVICT_STEP_CHUNKS * FABRICMGR_CHUNK_BYTES;
+	uint64_t before = store->slots.used_bytes, until;
+	uint32_t total = 0, freed;
+
+	if (bytes > step)
+		bytes = step;
+	until = before > bytes ? before - bytes : 0;
+	fm_store_scan_leases(store);
+	/* Chunk by chunk gives memory back; a chunk with a block that stays gives its others. */
+	while (store->slots.used_bytes > until && (freed = evict_chunk(store, 0, 0)))
+		total += freed;
+	for (uint32_t at = 0; at < store->slots.count && store->slots.used_bytes > until; at++) {
+		const struct fm_chunk *chunk = &store->slots.chunks[at];
+
+		if (chunk->pages)
+			total += evict_from_class(store,
+						  fm_slots_class(chunk->region, chunk->pages));
+	}
+	return total;
+}

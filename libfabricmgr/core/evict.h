@@ -11,6 +11,10 @@
  * many blocks were freed, 0 when nothing that helps may go. */
 uint32_t fm_store_evict(struct fm_store *store, uint32_t region, uint32_t pages);
 
+/* Frees blocks, the longest unused first, until @bytes are free of them, but not many more than
+ * FM_EVICT_STEP_CHUNKS at a time. Returns how many; 0: nothing may go. */
+uint32_t fm_store_evict_bytes(struct fm_store *store, uint64_t bytes);
+
 /* Marks every block that a live lease names: node.leased == store->scan. */
 void fm_store_scan_leases(struct fm_store *store);
 

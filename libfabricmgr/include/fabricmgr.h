@@ -45,6 +45,7 @@ enum fm_err {
 	FM_ERR_FORKED = -14,	   /* the handle belongs to the parent process */
 	FM_ERR_CANCELLED = -15,	   /* the caller cancelled it */
 	FM_ERR_BUSY = -16,	   /* in use; try again later */
+	FM_ERR_DRAINING = -17,	   /* the daemon takes no new work: it is being drained */
 };
 
 FM_API const char *fm_error_name(int err);   /* "FM_ERR_POOL_FULL"; never NULL */
@@ -168,6 +169,8 @@ struct fm_pool_info {
 	char loop_reason[160];	 /* why not io_uring */
 	uint64_t blocks_offered; /* of the staging ones: on offer, not yet adopted */
 	uint64_t blocks_removed; /* taken out of the pool, still held by somebody */
+	uint32_t is_draining;	 /* see fm_pool_drain() */
+	uint32_t reserved;
 };
 
 FM_API int fm_pool_info(struct fm_pool *pool, struct fm_pool_info *out);
@@ -303,6 +306,23 @@ struct fm_client_info {
 };
 /* The attached clients, up to @max; returns how many there are. */
 FM_API int64_t fm_pool_clients(struct fm_pool *pool, struct fm_client_info *out, size_t max);
+
+/* ---- operating the pool: by root and the daemon's own user (else FM_ERR_PERMISSION) -------- */
+
+/*
+ * Frees blocks that nobody leases, the longest unused first, until @bytes of memory are free of
+ * them or nothing more may go; UINT64_MAX: all. Whole chunks where it can. Returns how many blocks
+ * went, or a negative error; *@freed (may be NULL) the bytes, as allocated. Other clients are
+ * served meanwhile.
+ */
+FM_API int64_t fm_pool_evict(struct fm_pool *pool, uint64_t bytes, uint64_t *freed);
+
+/*
+ * While the daemon drains, no client gets new blocks to fill (FM_ERR_DRAINING) and none attaches,
+ * but for read-only ones of those who may operate the pool. What is staged may be sealed or handed
+ * over, what is sealed is read as before. A new start of the daemon does not drain.
+ */
+FM_API int fm_pool_drain(struct fm_pool *pool, bool is_draining);
 
 /* ---- a pool in this process: the daemon, and programs that embed one ---------------------- */
 

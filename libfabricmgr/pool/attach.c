@@ -181,6 +181,38 @@ int fm_pool_info(struct fm_pool *pool, struct fm_pool_info *out)
 	return 0;
 }
 
+int64_t fm_pool_evict(struct fm_pool *pool, uint64_t bytes, uint64_t *freed)
+{
+	uint64_t blocks = 0, got = 0;
+	int err = fm_pool_check(pool, true);
+
+	/* In steps, between which the daemon serves the others. */
+	while (!err && got < bytes) {
+		struct fm_wire_request request = {.head.type = FM_WIRE_EVICT};
+		struct fm_wire_reply reply;
+		uint64_t slots = (bytes - got - 1) / FM_SLOT_GRAIN + 1;
+
+		request.argument = slots > UINT32_MAX ? UINT32_MAX : (uint32_t)slots;
+		err = request_reply(pool, &request, &reply);
+		if (err || !reply.evicted.blocks)
+			break;
+		blocks += reply.evicted.blocks;
+		got += reply.evicted.bytes;
+	}
+	if (freed)
+		*freed = got;
+	return err ? err : (int64_t)blocks;
+}
+
+int fm_pool_drain(struct fm_pool *pool, bool is_draining)
+{
+	struct fm_wire_request request = {.head.type = FM_WIRE_DRAIN, .argument = is_draining};
+	struct fm_wire_reply reply;
+	int err = fm_pool_check(pool, true);
+
+	return err ? err : request_reply(pool, &request, &reply);
+}
+
 int64_t fm_pool_clients(struct fm_pool *pool, struct fm_client_info *out, size_t max)
 {
 	struct fm_wire_request request = {.head.type = FM_WIRE_CLIENTS_AFTER};

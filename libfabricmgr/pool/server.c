@@ -451,6 +451,7 @@ void fm_server_info(struct fm_server *server, struct fm_pool_info *info)
 		.clients = server->session_count,
 		.daemon_pid = (uint32_t)getpid(),
 		.incarnation = server->incarnation,
+		.is_draining = server->is_draining,
 	};
 	snprintf(info->rung, sizeof(info->rung), "%s", fm_rung_name(server->memory.rung));
 	snprintf(info->rung_reason, sizeof(info->rung_reason), "%s", server->memory.reason);

@@ -67,7 +67,7 @@ struct fm_server {
 	char lock_path[128];
 	struct fm_watch *listen_watch, *stop_watch, *handover_watch;
 	char *socket_path;
-	bool is_stopping;
+	bool is_stopping, is_draining;
 };
 
 int fm_session_create(struct fm_server *server, int socket);

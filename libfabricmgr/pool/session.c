@@ -22,6 +22,7 @@
 #include <fabricmgr_kill_point.h>
 
 #include "base/clock.h"
+#include "core/evict.h"
 #include "pool/server.h"
 
 #ifndef SO_PEERPIDFD
@@ -235,6 +236,22 @@ static int create_shared(struct fm_session *session, uint32_t leases, int fds[2]
 	return 0;
 }
 
+static bool may_operate(const struct fm_session *session)
+{
+	return session->uid == 0 || session->uid == geteuid();
+}
+
+static int check_draining(const struct fm_session *session, const struct fm_wire_request *hello)
+{
+	if (!session->server->is_draining ||
+	    (hello->flags & FM_ATTACH_READ_ONLY && may_operate(session)))
+		return 0;
+	return fm_fail(
+		FM_ERR_DRAINING,
+		"this daemon is being drained: it takes no new clients; use another node's, or "
+		"end it with: fabricctl undrain");
+}
+
 static int attach(struct fm_session *session, const struct fm_wire_request *hello, int shared[2])
 {
 	struct fm_server *server = session->server;
@@ -243,6 +260,8 @@ static int attach(struct fm_session *session, const struct fm_wire_request *hell
 
 	if (!err)
 		err = read_credentials(session);
+	if (!err)
+		err = check_draining(session, hello);
 	if (!err)
 		err = check_user(session);
 	if (!err && !(hello->flags & FM_ATTACH_READ_ONLY)) {
@@ -315,7 +334,6 @@ static int on_region(struct fm_session *session, uint32_t region)
 	struct fm_server *server = session->server;
 	struct fm_wire_reply reply;
 	struct fm_arena *arena;
-	bool is_trusted = session->uid == 0 || session->uid == geteuid();
 	bool is_writable;
 	int err;
 
@@ -325,7 +343,7 @@ static int on_region(struct fm_session *session, uint32_t region)
 		return fm_wire_send(session->socket, &reply, sizeof(reply), NULL, 0);
 	}
 	arena = &server->arenas[region - 1];
-	is_writable = (arena->uid == session->uid || is_trusted) &&
+	is_writable = (arena->uid == session->uid || may_operate(session)) &&
 		      !(session->flags & FM_ATTACH_READ_ONLY);
 	reply_start(&reply, FM_WIRE_REGION, 0);
 	reply.region = (struct fm_wire_region){
@@ -369,6 +387,29 @@ static int on_clients(struct fm_session *session, uint32_t after)
 	return fm_wire_send(session->socket, &reply, sizeof(reply), NULL, 0);
 }
 
+static int on_operation(struct fm_session *session, const struct fm_wire_request *request)
+{
+	struct fm_server *server = session->server;
+	uint64_t before = server->store.slots.used_bytes;
+	struct fm_wire_reply reply;
+	uint32_t blocks = 0;
+	int err = 0;
+
+	if (!may_operate(session))
+		err = fm_fail(FM_ERR_PERMISSION,
+			      "this is for root and the daemon's own user (uid %u), not for uid %u",
+			      geteuid(), session->uid);
+	else if (request->head.type == FM_WIRE_DRAIN)
+		server->is_draining = request->argument;
+	else
+		blocks = fm_store_evict_bytes(&server->store,
+					      (uint64_t)request->argument * FM_SLOT_GRAIN);
+	reply_start(&reply, request->head.type, err);
+	reply.evicted.blocks = blocks;
+	reply.evicted.bytes = before - server->store.slots.used_bytes;
+	return fm_wire_send(session->socket, &reply, sizeof(reply), NULL, 0);
+}
+
 static int on_request(struct fm_session *session, const struct fm_wire_request *request,
 		      size_t length)
 {
@@ -399,6 +440,9 @@ static int on_request(struct fm_session *session, const struct fm_wire_request *
 		return on_region(session, request->argument);
 	case FM_WIRE_CLIENTS_AFTER:
 		return on_clients(session, request->argument);
+	case FM_WIRE_EVICT:
+	case FM_WIRE_DRAIN:
+		return on_operation(session, request);
 	case FM_WIRE_INFO:
 		reply_start(&reply, FM_WIRE_INFO, 0);
 		fm_server_info(session->server, &reply.info);
@@ -468,7 +512,9 @@ static void on_stage(struct fm_session *session, const struct fm_submission *s)
 	uint32_t entry = 0;
 
 	/* Those who wait already come first. */
-	if (!server->waiters)
+	if (server->is_draining)
+		err = FM_ERR_DRAINING;
+	else if (!server->waiters)
 		err = fm_store_stage(&server->store, &session->owner, s->length, &entry);
 	else if (!s->length || s->length > FABRICMGR_CHUNK_BYTES)
 		err = FM_ERR_LIMIT;

@@ -19,6 +19,8 @@ enum fm_wire_type {
 	FM_WIRE_REGION = 2,
 	FM_WIRE_INFO = 3,
 	FM_WIRE_CLIENTS_AFTER = 4,
+	FM_WIRE_EVICT = 5,
+	FM_WIRE_DRAIN = 6,
 };
 
 struct fm_wire_head {
@@ -34,7 +36,9 @@ struct fm_wire_request {
 	struct fm_wire_head head;
 	uint32_t flags;	   /* HELLO: FM_ATTACH_… */
 	uint32_t leases;   /* HELLO */
-	uint32_t argument; /* REGION: its id; CLIENTS_AFTER: client id to start after */
+	/* REGION: its id; CLIENTS_AFTER: client id to start after; EVICT: slots of FM_SLOT_GRAIN;
+	 * DRAIN: 1 or 0 */
+	uint32_t argument;
 	uint32_t reserved; /* 0 */
 	char name[48];	   /* HELLO */
 };
@@ -68,6 +72,11 @@ struct fm_wire_clients {
 	struct fm_client_info clients[FM_WIRE_CLIENTS];
 };
 
+/* What one request freed: at most FM_EVICT_STEP_CHUNKS at a time. */
+struct fm_wire_evicted {
+	uint64_t blocks, bytes;
+};
+
 struct fm_wire_reply {
 	struct fm_wire_head head;
 	char detail[256];
@@ -76,6 +85,7 @@ struct fm_wire_reply {
 		struct fm_wire_region region;
 		struct fm_pool_info info;
 		struct fm_wire_clients clients;
+		struct fm_wire_evicted evicted;
 	};
 };
 

@@ -283,6 +283,11 @@ static int explain(struct fm_pool *pool, int err, const char *what)
 		return fm_fail(err, "%s: the daemon did not answer in time", what);
 	case FM_ERR_PERMISSION:
 		return fm_fail(err, "%s: this client attached read-only", what);
+	case FM_ERR_DRAINING:
+		return fm_fail(err,
+			       "%s: the daemon is being drained and gives no new blocks; use "
+			       "another node, or compute without the pool",
+			       what);
 	default:
 		return fm_fail(err, "%s: %s", what, fm_error_text(err));
 	}

@@ -53,6 +53,7 @@ HOMES = {
     "liburing.h": ["libfabricmgr/base", "libfabricmgr/pool"],
     "isa-l/": ["libfabricmgr/base"],
     "numa": ["libfabricmgr/mem"],
+    "ncurses.h": ["tools/fabricctl"],
     "ini.h": ["tools/fabricmgrd"],
     "microhttpd.h": ["engine/http", "tools/fabricmgrd"],
     "pcre2.h": ["engine/text"],

@@ -70,7 +70,8 @@ COMMANDS = {
         "--trace": ("",), "--blocks": (*IDS, "268435457"), "--policy": ("", "fifo", "lru,", "LRU"),
         "--block-bytes": (*NUMBER, "0", "1X", "1MB"), "--json": SWITCH, "--help": SWITCH,
         "--version": SWITCH},
-    "fabricctl": {"--socket": ("",), "--json": SWITCH, "--help": SWITCH, "--version": SWITCH},
+    "fabricctl": {"--socket": ("",), "--json": SWITCH, "--interval": (*NUMBER, "0", "3601"),
+                  "--once": SWITCH, "--help": SWITCH, "--version": SWITCH},
 }
 # With these, a command line is complete but for what is tried.
 COMPLETE = {"fabric-engine run": ("-m", "/none.gguf", "-p", "x"),
@@ -173,7 +174,7 @@ def test_what_is_missing_or_too_much_is_named(arguments, words):
 
 def test_the_other_programs_name_what_is_missing_or_too_much():
     for command, arguments, words in (
-            ("fabricctl", (), ("one command", "info, status, ls or verify")),
+            ("fabricctl", (), ("one command", "status")),
             ("fabricctl", ("info", "ls"), ("one command",)),
             ("fabricctl", ("lss",), ('"lss"', "did you mean ls?")),
             ("fabric-sim", (), ("command", "replay")),
@@ -234,7 +235,7 @@ def test_output_that_cannot_be_written_is_a_failure(tiny_model, arguments):
 
 def test_what_a_daemon_answers_is_written_or_a_failure(system):
     system.daemon("16M")
-    for command in ("info", "status", "ls", "verify"):
+    for command in ("info", "status", "ls", "verify", "snapshot", "evict", "drain", "undrain"):
         for more in ((), ("--json",)):
             with open("/dev/full", "w", encoding="utf-8") as full:
                 out = run("fabricctl", "--socket", system.socket, *more, command, stdout=full,

@@ -26,33 +26,44 @@ static json_t *block_json(const struct fm_block_info *info)
 			 (json_int_t)info->origin);
 }
 
-int ctl_ls(struct ctl *ctl)
+json_t *ctl_blocks_json(struct ctl *ctl)
 {
-	json_t *list = ctl->is_json ? json_array() : NULL;
+	json_t *list = json_array();
 	struct fm_block_info info;
 	uint32_t cursor = 0;
 	int more;
 
-	if (!ctl->is_json)
-		printf("%-32s %10s %-8s %6s %7s %5s %7s\n", "key", "bytes", "state", "region",
-		       "chunk", "slot", "origin");
+	while ((more = fm_pool_walk(ctl->pool, &cursor, &info)) > 0)
+		json_array_append_new(list, block_json(&info));
+	if (more < 0) {
+		json_decref(list);
+		return NULL;
+	}
+	return list;
+}
+
+int ctl_ls(struct ctl *ctl)
+{
+	struct fm_block_info info;
+	uint32_t cursor = 0;
+	int more;
+
+	if (ctl->is_json) {
+		json_t *list = ctl_blocks_json(ctl);
+
+		return list ? ctl_print(list) : ctl_fail("ls");
+	}
+	printf("%-32s %10s %-8s %6s %7s %5s %7s\n", "key", "bytes", "state", "region", "chunk",
+	       "slot", "origin");
 	while ((more = fm_pool_walk(ctl->pool, &cursor, &info)) > 0) {
 		char key[33];
 
-		if (ctl->is_json) {
-			json_array_append_new(list, block_json(&info));
-			continue;
-		}
 		ctl_hex(info.key.bytes, 16, key);
 		printf("%-32s %10llu %-8s %6u %7u %5u %7u\n",
 		       info.state == STATE_SEALED ? key : "-", (unsigned long long)info.length,
 		       ctl_state(info.state), info.region, info.chunk, info.slot, info.origin);
 	}
-	if (more < 0) {
-		json_decref(list);
-		return ctl_fail("ls");
-	}
-	return ctl->is_json ? ctl_print(list) : CTL_OK;
+	return more < 0 ? ctl_fail("ls") : CTL_OK;
 }
 
 int ctl_verify(struct ctl *ctl)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * fabricctl: shows and checks a node's KV pool. Here: flags, attaching, and small helpers of the
- * commands. Invariant: exit status 0 good, 1 failed or bad blocks found, 2 wrong usage.
+ * fabricctl: shows, checks and operates a node's KV pool. Here: flags, attaching, and small helpers
+ * of the commands. Invariant: exit status 0 good, 1 failed or bad blocks found, 2 wrong usage.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,28 +10,48 @@
 #include "command_line.h"
 #include "fabricctl.h"
 
+/* What a command takes behind its name, and whether it attaches to write. */
+enum { TAKES_ARGUMENT = 1, WRITES = 2 };
+
 static const struct {
 	const char *name;
 	int (*run)(struct ctl *ctl);
+	uint32_t more;
 } commands[] = {
-	{"info", ctl_info},
-	{"status", ctl_status},
-	{"ls", ctl_ls},
-	{"verify", ctl_verify},
+	{"info", ctl_info, 0},
+	{"status", ctl_status, 0},
+	{"ls", ctl_ls, 0},
+	{"verify", ctl_verify, 0},
+	{"snapshot", ctl_snapshot, 0},
+	{"top", ctl_top, 0},
+	{"evict", ctl_evict, TAKES_ARGUMENT},
+	{"invalidate", ctl_invalidate, TAKES_ARGUMENT | WRITES},
+	{"drain", ctl_drain, 0},
+	{"undrain", ctl_undrain, 0},
 };
 
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
 static const char help[] =
-	"usage: fabricctl [--socket PATH] [--json] COMMAND\n"
-	"Shows and checks the KV pool of this node.\n\n"
-	"  info     version, what the pool stands on and why, its configuration\n"
-	"  status   occupancy, blocks by state, counters, clients\n"
-	"  ls       the blocks: key, bytes, state, place, origin\n"
-	"  verify   reads each sealed block and checks its CRC32C and header\n\n"
+	"usage: fabricctl [--socket PATH] [--json] [pool] COMMAND\n"
+	"Shows, checks and operates the KV pool of this node.\n\n"
+	"  info         version, what the pool stands on and why, its configuration\n"
+	"  status       occupancy, blocks by state, counters, clients\n"
+	"  ls           the blocks: key, bytes, state, place, origin\n"
+	"  verify       reads each sealed block and checks its CRC32C and header\n"
+	"  snapshot     all of that but verify in one JSON document, for support\n"
+	"  top          what happens, on a live screen (q ends it)\n"
+	"  evict        [SIZE] frees blocks that nobody holds, at least SIZE of them; all without "
+	"one\n"
+	"  invalidate   NAMESPACE removes its blocks; 32 hexadecimal digits, as ls --json shows "
+	"them\n"
+	"  drain        no new blocks and clients from now on; what is there goes on\n"
+	"  undrain      takes new blocks and clients again\n\n"
 	"  --socket PATH  the daemon's socket (default: $FABRICMGR_SOCKET, else\n"
 	"                 /run/fabricmgr/pool.sock)\n"
 	"  --json         JSON instead of text\n"
+	"  --interval N   top: seconds between two looks (default 1)\n"
+	"  --once         top: one look after an interval, as text or JSON\n"
 	"  --version, --help\n\n"
 	"Exit status: 0 good, 1 failed or bad blocks found, 2 wrong usage.\n";
 
@@ -92,31 +112,43 @@ const char *ctl_state(uint32_t state)
 	return state < sizeof(names) / sizeof(names[0]) ? names[state] : "unknown";
 }
 
-static int run(struct ctl *ctl, const char *name)
+static int attach_and_run(struct ctl *ctl, size_t i)
 {
 	struct fm_attach_options options = {
 		.size = sizeof(options),
-		.flags = FM_ATTACH_READ_ONLY,
+		.flags = commands[i].more & WRITES ? 0 : FM_ATTACH_READ_ONLY,
 		.socket = ctl->socket,
 		.fd = -1,
 		.leases = 64,
 		.name = "fabricctl",
 	};
+	int result;
 
-	const char *near;
+	if (fm_pool_attach(&options, &ctl->pool)) {
+		fprintf(stderr, "fabricctl: %s\n", fm_error_detail());
+		return CTL_FAILED;
+	}
+	result = commands[i].run(ctl);
+	fm_pool_detach(ctl->pool);
+	return result;
+}
+
+/* @words: the command and what stands behind it. */
+static int run(struct ctl *ctl, char **words, int n)
+{
+	const char *name = words[0], *near;
 
 	for (size_t i = 0; i < N_COMMANDS; i++) {
-		int result;
-
 		if (strcmp(commands[i].name, name))
 			continue;
-		if (fm_pool_attach(&options, &ctl->pool)) {
-			fprintf(stderr, "fabricctl: %s\n", fm_error_detail());
-			return CTL_FAILED;
+		if (n > (commands[i].more & TAKES_ARGUMENT ? 2 : 1)) {
+			fm_fail(FM_ERR_INVALID, "\"%.64s\" is too much: give one command%s",
+				words[n - 1],
+				commands[i].more & TAKES_ARGUMENT ? " and one value" : "");
+			return fm_usage_error("fabricctl");
 		}
-		result = commands[i].run(ctl);
-		fm_pool_detach(ctl->pool);
-		return result;
+		ctl->argument = n > 1 ? words[1] : NULL;
+		return attach_and_run(ctl, i);
 	}
 	near = fm_nearest_name(name, &commands[0].name, N_COMMANDS, sizeof(*commands));
 	fm_fail(FM_ERR_INVALID, "there is no command \"%.64s\"%s%s%s", name,
@@ -124,19 +156,27 @@ static int run(struct ctl *ctl, const char *name)
 	return fm_usage_error("fabricctl");
 }
 
-enum { SOCKET = 1, JSON };
+enum { SOCKET = 1, JSON, INTERVAL, ONCE };
 
 static int take(void *arg, int flag, const char *value)
 {
 	struct ctl *ctl = arg;
 
-	if (flag == JSON)
+	switch (flag) {
+	case JSON:
 		ctl->is_json = true;
-	else if (*value)
+		return 0;
+	case ONCE:
+		ctl->is_once = true;
+		return 0;
+	case INTERVAL:
+		return fm_parse_u32("--interval", value, 1, 3600, &ctl->interval);
+	default:
 		ctl->socket = value;
-	else
-		return fm_fail(FM_ERR_INVALID, "--socket: give the path of the daemon's socket");
-	return 0;
+		return *value ? 0
+			      : fm_fail(FM_ERR_INVALID,
+					"--socket: give the path of the daemon's socket");
+	}
 }
 
 int main(int argc, char **argv)
@@ -144,22 +184,27 @@ int main(int argc, char **argv)
 	static const struct option flags[] = {
 		{"socket", required_argument, NULL, SOCKET},
 		{"json", no_argument, NULL, JSON},
+		{"interval", required_argument, NULL, INTERVAL},
+		{"once", no_argument, NULL, ONCE},
 		{"version", no_argument, NULL, 'V'},
 		{"help", no_argument, NULL, 'h'},
 		{NULL, 0, NULL, 0},
 	};
 	static const struct fm_command command = {"fabricctl", ":h", flags, help, take};
-	struct ctl ctl = {0};
+	struct ctl ctl = {.interval = 1};
 	int status;
 
 	json_set_alloc_funcs(allocate, free);
 	fm_log_set_program(command.name);
 	status = fm_command_parse(&command, argc, argv, &ctl);
-	if (status == FM_COMMAND_GO && argc - optind != 1) {
-		fm_fail(FM_ERR_INVALID, "give one command: info, status, ls or verify");
+	/* The pool is what there is to operate: its name may stand before the command. */
+	if (status == FM_COMMAND_GO && optind < argc && !strcmp(argv[optind], "pool"))
+		optind++;
+	if (status == FM_COMMAND_GO && optind >= argc) {
+		fm_fail(FM_ERR_INVALID, "give one command, such as status");
 		status = fm_usage_error(command.name);
 	}
 	if (status == FM_COMMAND_GO)
-		status = run(&ctl, argv[optind]);
+		status = run(&ctl, argv + optind, argc - optind);
 	return fm_finish_output(command.name, status);
 }

@@ -14,22 +14,33 @@ static void print_rung(const char *label, const char *rung, const char *reason)
 		printf("%-12s   not the rung above: %s\n", "", reason);
 }
 
+json_t *ctl_info_json(struct ctl *ctl)
+{
+	struct fm_pool_info info = {.size = sizeof(info)};
+
+	if (fm_pool_info(ctl->pool, &info))
+		return NULL;
+	return json_pack("{s:s, s:i, s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:s}", "version",
+			 fm_version(), "protocol", (int)info.protocol, "daemon_pid",
+			 (int)info.daemon_pid, "memory", info.rung, "memory_reason",
+			 info.rung_reason, "loop", info.loop, "loop_reason", info.loop_reason,
+			 "policy", info.policy, "total_bytes", (json_int_t)info.total_bytes,
+			 "entries_max", (json_int_t)info.entries_max, "kernel_module",
+			 "not used: this version has no kernel rung");
+}
+
 int ctl_info(struct ctl *ctl)
 {
 	struct fm_pool_info info = {.size = sizeof(info)};
 	char bytes[32];
 
+	if (ctl->is_json) {
+		json_t *object = ctl_info_json(ctl);
+
+		return object ? ctl_print(object) : ctl_fail("info");
+	}
 	if (fm_pool_info(ctl->pool, &info))
 		return ctl_fail("info");
-	if (ctl->is_json)
-		return ctl_print(json_pack(
-			"{s:s, s:i, s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:s}", "version",
-			fm_version(), "protocol", (int)info.protocol, "daemon_pid",
-			(int)info.daemon_pid, "memory", info.rung, "memory_reason",
-			info.rung_reason, "loop", info.loop, "loop_reason", info.loop_reason,
-			"policy", info.policy, "total_bytes", (json_int_t)info.total_bytes,
-			"entries_max", (json_int_t)info.entries_max, "kernel_module",
-			"not used: this version has no kernel rung"));
 	printf("%-12s %s, protocol %u\n", "version", fm_version(), info.protocol);
 	printf("%-12s pid %u, incarnation %016llx\n", "daemon", info.daemon_pid,
 	       (unsigned long long)info.incarnation);
@@ -41,25 +52,31 @@ int ctl_info(struct ctl *ctl)
 	return CTL_OK;
 }
 
-/* The clients, in memory of the caller to free; *@n how many. NULL: said why. */
-static struct fm_client_info *load_clients(struct ctl *ctl, int64_t *n)
+struct fm_client_info *ctl_clients(struct ctl *ctl, int64_t *n)
 {
 	enum { MAX = 1024 };
 	struct fm_client_info *clients = calloc(MAX, sizeof(*clients));
 
-	*n = clients ? fm_pool_clients(ctl->pool, clients, MAX) : FM_ERR_NO_MEMORY;
+	*n = clients ? fm_pool_clients(ctl->pool, clients, MAX)
+		     : fm_fail(FM_ERR_NO_MEMORY, "no memory for the list of clients");
 	if (*n >= 0) {
 		if (*n > MAX)
 			*n = MAX;
 		return clients;
 	}
-	ctl_fail("status");
 	free(clients);
 	return NULL;
 }
 
-static int status_json(const struct fm_pool_info *info, const struct fm_client_info *clients,
-		       int64_t n)
+const char *ctl_client_mode(const struct fm_client_info *client)
+{
+	return client->flags & FM_ATTACH_READ_ONLY ? "read-only"
+	       : client->flags & FM_ATTACH_DEVICES ? "devices"
+						   : "plain";
+}
+
+static json_t *status_json(const struct fm_pool_info *info, const struct fm_client_info *clients,
+			   int64_t n)
 {
 	json_t *list = json_array();
 
@@ -71,17 +88,35 @@ static int status_json(const struct fm_pool_info *info, const struct fm_client_i
 					(int)clients[i].leases, "staged", (int)clients[i].staged,
 					"is_read_only", clients[i].flags & FM_ATTACH_READ_ONLY,
 					"has_devices", clients[i].flags & FM_ATTACH_DEVICES));
-	return ctl_print(json_pack(
-		"{s:I, s:I, s:{s:I, s:I, s:I, s:I, s:I}, s:I, s:{s:I, s:I, s:I, s:I, s:I}, s:o}",
+	return json_pack(
+		"{s:I, s:I, s:{s:I, s:I, s:I, s:I, s:I}, s:I, s:{s:I, s:I, s:I, s:I, s:I}, "
+		"s:b, s:o}",
 		"total_bytes", (json_int_t)info->total_bytes, "used_bytes",
 		(json_int_t)info->used_bytes, "blocks", "sealed", (json_int_t)info->blocks_sealed,
 		"staging", (json_int_t)info->blocks_staging, "quarantine",
 		(json_int_t)info->blocks_quarantine, "offered", (json_int_t)info->blocks_offered,
-		"removed", (json_int_t)info->blocks_removed,
-		"entries_max", (json_int_t)info->entries_max,
-		"counters", "stages", (json_int_t)info->stages, "seals", (json_int_t)info->seals,
-		"duplicates", (json_int_t)info->duplicates, "discards", (json_int_t)info->discards,
-		"evictions", (json_int_t)info->evictions, "clients", list));
+		"removed", (json_int_t)info->blocks_removed, "entries_max",
+		(json_int_t)info->entries_max, "counters", "stages", (json_int_t)info->stages,
+		"seals", (json_int_t)info->seals, "duplicates", (json_int_t)info->duplicates,
+		"discards", (json_int_t)info->discards, "evictions", (json_int_t)info->evictions,
+		"is_draining", (int)info->is_draining, "clients", list);
+}
+
+json_t *ctl_status_json(struct ctl *ctl)
+{
+	struct fm_pool_info info = {.size = sizeof(info)};
+	struct fm_client_info *clients;
+	json_t *object;
+	int64_t n;
+
+	if (fm_pool_info(ctl->pool, &info))
+		return NULL;
+	clients = ctl_clients(ctl, &n);
+	if (!clients)
+		return NULL;
+	object = status_json(&info, clients, n);
+	free(clients);
+	return object;
 }
 
 int ctl_status(struct ctl *ctl)
@@ -90,18 +125,19 @@ int ctl_status(struct ctl *ctl)
 	struct fm_client_info *clients;
 	char used[32], total[32];
 	int64_t n;
-	int result = CTL_OK;
 
+	if (ctl->is_json) {
+		json_t *object = ctl_status_json(ctl);
+
+		return object ? ctl_print(object) : ctl_fail("status");
+	}
 	if (fm_pool_info(ctl->pool, &info))
 		return ctl_fail("status");
-	clients = load_clients(ctl, &n);
+	clients = ctl_clients(ctl, &n);
 	if (!clients)
-		return CTL_FAILED;
-	if (ctl->is_json) {
-		result = status_json(&info, clients, n);
-		free(clients);
-		return result;
-	}
+		return ctl_fail("status");
+	if (info.is_draining)
+		printf("%-12s no new blocks, no new clients\n", "draining");
 	printf("%-12s %s of %s (%.1f %%)\n", "memory", ctl_bytes(info.used_bytes, used),
 	       ctl_bytes(info.total_bytes, total),
 	       100.0 * (double)info.used_bytes / (double)info.total_bytes);
@@ -109,8 +145,8 @@ int ctl_status(struct ctl *ctl)
 	       "%llu removed and held; at most %llu\n",
 	       "blocks", (unsigned long long)info.blocks_sealed,
 	       (unsigned long long)info.blocks_staging, (unsigned long long)info.blocks_offered,
-	       (unsigned long long)info.blocks_quarantine,
-	       (unsigned long long)info.blocks_removed, (unsigned long long)info.entries_max);
+	       (unsigned long long)info.blocks_quarantine, (unsigned long long)info.blocks_removed,
+	       (unsigned long long)info.entries_max);
 	printf("%-12s %llu staged, %llu sealed, %llu duplicates, %llu discarded, %llu evicted\n",
 	       "since start", (unsigned long long)info.stages, (unsigned long long)info.seals,
 	       (unsigned long long)info.duplicates, (unsigned long long)info.discards,
@@ -120,10 +156,7 @@ int ctl_status(struct ctl *ctl)
 	for (int64_t i = 0; i < n; i++)
 		printf("%6u %8u %6u %8u %8u  %-10s %s\n", clients[i].id, clients[i].pid,
 		       clients[i].uid, clients[i].leases, clients[i].staged,
-		       clients[i].flags & FM_ATTACH_READ_ONLY ? "read-only"
-		       : clients[i].flags & FM_ATTACH_DEVICES ? "devices"
-							      : "plain",
-		       clients[i].name);
+		       ctl_client_mode(&clients[i]), clients[i].name);
 	free(clients);
 	return CTL_OK;
 }

@@ -63,6 +63,8 @@ static const struct metric table[] = {
 	{"pool_blocks", "gauge", BLOCKS, "state=\"removed\"", POOL(blocks_removed)},
 	{"pool_entries_max", "gauge", "Blocks that the index may hold.", POOL(entries_max)},
 	{"pool_clients", "gauge", "Attached clients, the daemon's own among them.", POOL(clients)},
+	{"pool_is_draining", "gauge", "1 while it takes no new blocks and clients.",
+	 POOL(is_draining)},
 	{"pool_stages_total", "counter", "Blocks given to clients to fill.", POOL(stages)},
 	{"pool_seals_total", "counter", "Blocks published.", POOL(seals)},
 	{"pool_duplicates_total", "counter", "Seals of a key that was there already.",

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * fabricctl evict, invalidate, drain and undrain, which change the pool, and snapshot, which writes
+ * down all that it tells. Called by main.c. Invariant: what a command says it did, the daemon has
+ * answered.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "command_line.h"
+#include "fabricctl.h"
+
+int ctl_evict(struct ctl *ctl)
+{
+	uint64_t bytes = UINT64_MAX, freed = 0;
+	char text[32];
+	int64_t n;
+
+	if (ctl->argument && fm_parse_bytes("evict", ctl->argument, 1, &bytes))
+		return fm_usage_error("fabricctl");
+	n = fm_pool_evict(ctl->pool, bytes, &freed);
+	if (n < 0)
+		return ctl_fail("evict");
+	if (ctl->is_json)
+		return ctl_print(json_pack("{s:I, s:I}", "blocks", (json_int_t)n, "bytes",
+					   (json_int_t)freed));
+	printf("%lld blocks evicted, %s\n", (long long)n, ctl_bytes(freed, text));
+	return CTL_OK;
+}
+
+static int digit(char letter)
+{
+	const char *digits = "0123456789abcdef", *at = letter ? strchr(digits, letter) : NULL;
+
+	return at ? (int)(at - digits) : -1;
+}
+
+/* The first half of a namespace's digest, or all of it. */
+static int parse_namespace(const char *text, struct fm_digest *ns)
+{
+	size_t length = text ? strlen(text) : 0;
+	bool is_good = length == 32 || length == 64;
+
+	memset(ns, 0, sizeof(*ns));
+	for (size_t i = 0; is_good && i < length; i++) {
+		int value = digit(text[i]);
+
+		is_good = value >= 0;
+		ns->bytes[i / 2] |= (uint8_t)((unsigned int)value << (i % 2 ? 0 : 4));
+	}
+	return is_good ? 0
+		       : fm_fail(FM_ERR_INVALID,
+				 "invalidate %.80s: give a namespace: 32 or 64 hexadecimal digits, "
+				 "as ls --json shows them",
+				 text ? text : "");
+}
+
+int ctl_invalidate(struct ctl *ctl)
+{
+	struct fm_digest ns;
+	int64_t n;
+
+	if (parse_namespace(ctl->argument, &ns))
+		return fm_usage_error("fabricctl");
+	n = fm_pool_invalidate(ctl->pool, &ns);
+	if (n < 0)
+		return ctl_fail("invalidate");
+	if (ctl->is_json)
+		return ctl_print(json_pack("{s:I}", "blocks", (json_int_t)n));
+	printf("%lld blocks removed; memory is free when their readers have finished\n",
+	       (long long)n);
+	return CTL_OK;
+}
+
+static int set_draining(struct ctl *ctl, bool is_draining)
+{
+	if (fm_pool_drain(ctl->pool, is_draining))
+		return ctl_fail(is_draining ? "drain" : "undrain");
+	if (ctl->is_json)
+		return ctl_print(json_pack("{s:b}", "is_draining", (int)is_draining));
+	printf(is_draining ? "draining: no new blocks and clients; fabricctl status shows who is "
+			     "there\n"
+			   : "not draining: new blocks and clients are taken\n");
+	return CTL_OK;
+}
+
+int ctl_drain(struct ctl *ctl)
+{
+	return set_draining(ctl, true);
+}
+
+int ctl_undrain(struct ctl *ctl)
+{
+	return set_draining(ctl, false);
+}
+
+int ctl_snapshot(struct ctl *ctl)
+{
+	json_t *info = ctl_info_json(ctl), *status = info ? ctl_status_json(ctl) : NULL;
+	json_t *blocks = status ? ctl_blocks_json(ctl) : NULL;
+
+	if (blocks)
+		return ctl_print(json_pack("{s:I, s:o, s:o, s:o}", "time", (json_int_t)time(NULL),
+					   "info", info, "status", status, "blocks", blocks));
+	json_decref(info);
+	json_decref(status);
+	return ctl_fail("snapshot");
+}
