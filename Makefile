@@ -46,7 +46,7 @@ LDLIBS_ENGINE := -lmicrohttpd -ljansson -lpcre2-8 -lutf8proc -lm $(LDLIBS_LIB)
 LDFLAGS_ALL := $(OPT) -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
 
 src = $(sort $(foreach d,$(1),$(wildcard $(d)/*.c)))
-LIB_SRC := $(call src,libfabricmgr/base libfabricmgr/core libfabricmgr/mem libfabricmgr/pool)
+LIB_SRC := $(call src,libfabricmgr/base libfabricmgr/core libfabricmgr/mem libfabricmgr/tier libfabricmgr/pool)
 KERNEL_SRC := $(call src,kernels/cpu)
 ENGINE_SRC := $(filter-out engine/main.c,$(call src,engine engine/model engine/text engine/core engine/http engine/worker)) tools/command_line.c
 UNIT_SRC := $(call src,tests/unit)

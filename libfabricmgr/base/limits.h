@@ -85,6 +85,17 @@
 /* A connection that has not said hello by then is closed. */
 #define FM_HELLO_NS (5 * FM_NS_PER_S)
 
+/* Operations of the NVMe tier that the kernel has at once: what one drive wants to be busy. */
+#define FM_NVME_DEPTH 128u
+
+/* Blocks being read at once, and their bytes: 4 of the longest, or 16 of 1 MiB. Writes: half. */
+#define FM_NVME_READS	    64u
+#define FM_NVME_READ_BYTES  (32u << 20)
+#define FM_NVME_WRITE_BYTES (32u << 20)
+
+/* Blocks of one batch of the log: the longest block fits, and a header page is 0.1 %. */
+#define FM_NVME_BATCH_BYTES (4u << 20)
+
 /* Connections waiting for accept(2). */
 #define FM_BACKLOG 128
 

@@ -19,7 +19,8 @@ ARROWS = {
     "libfabricmgr/base": [*API],
     "libfabricmgr/core": [*LIBRARY],
     "libfabricmgr/mem": [*LIBRARY],
-    "libfabricmgr/pool": [*LIBRARY, "libfabricmgr/core", "libfabricmgr/mem"],
+    "libfabricmgr/tier": [*LIBRARY, "libfabricmgr/core"],
+    "libfabricmgr/pool": [*LIBRARY, "libfabricmgr/core", "libfabricmgr/mem", "libfabricmgr/tier"],
     "kernels": [],
     "kernels/cpu": [*API, "kernels"],
     "engine/core": [*API],
@@ -50,7 +51,7 @@ CORE_SYMBOLS = re.compile(r"(calloc|malloc|realloc|free|abort|qsort|bsearch|mem\
                           r"__stack_chk_fail|_GLOBAL_OFFSET_TABLE_|SHA256_\w+|fm_fail|fm_crc32c)$")
 # A dependency has one home; who wants it elsewhere asks that home.
 HOMES = {
-    "liburing.h": ["libfabricmgr/base", "libfabricmgr/pool"],
+    "liburing.h": ["libfabricmgr/base", "libfabricmgr/pool", "libfabricmgr/tier"],
     "isa-l/": ["libfabricmgr/base"],
     "numa": ["libfabricmgr/mem"],
     "ncurses.h": ["tools/fabricctl"],
