@@ -8,10 +8,8 @@
 
 #include <immintrin.h>
 
+#include "avx512.h"
 #include "generic.h"
-
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
 
 enum { VECTORS = 4, HEAD_DIM = VECTORS * FM_LANES };
 

@@ -11,16 +11,6 @@
 #include "avx512.h"
 #include "formats.h"
 
-/* Each format gets code of its own by inlining, except with sanitizers: their checks in all those
- * copies take minutes to compile and find no more than in one. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define INLINE static
-#define UNROLL
-#else
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
 struct block {
 	__m512i u[8];	/* quads of columns, unsigned bytes */
 	__m512 d[2], m; /* d of the halves of the columns; the second only with two factors */
