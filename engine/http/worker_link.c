@@ -178,6 +178,7 @@ static int receive(struct fm_worker_link *link)
 		err = fm_bytes_reserve(&link->in, sizeof(buffer));
 		if (err)
 			return link->short_tries++ < FM_WORKER_SHORT_TRIES_MAX ? 0 : err;
+		link->short_tries = 0;
 		n = recv(link->fd, buffer, sizeof(buffer), MSG_DONTWAIT);
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			return 0;
@@ -191,6 +192,13 @@ static int receive(struct fm_worker_link *link)
 		fm_bytes_add(&link->in, buffer, (size_t)n);
 	}
 	return 0;
+}
+
+static bool has_line(const struct fm_worker_link *link)
+{
+	size_t left = link->in.len - link->in_taken;
+
+	return left && memchr(link->in.data + link->in_taken, '\n', left);
 }
 
 int fm_worker_link_io(struct fm_worker_link *link, short events, uint64_t now)
@@ -208,7 +216,8 @@ int fm_worker_link_io(struct fm_worker_link *link, short events, uint64_t now)
 	}
 	if (events & POLLOUT)
 		err = flush(link);
-	if (!err && (link->short_tries || events & (POLLIN | POLLHUP | POLLERR)))
+	/* What memory lacked for is a whole line, which comes first, or room for more of one. */
+	if (!err && (link->short_tries ? !has_line(link) : events & (POLLIN | POLLHUP | POLLERR)))
 		err = receive(link);
 	return err;
 }
@@ -221,7 +230,6 @@ int fm_worker_link_next(struct fm_worker_link *link, json_t **out)
 
 	end = left ? memchr(start, '\n', left) : NULL;
 	if (!end) { /* what is left moves to the front once for all lines before it */
-		link->short_tries = 0;
 		if (link->in_taken && left)
 			memmove(link->in.data, start, left);
 		link->in.len = left;

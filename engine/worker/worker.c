@@ -305,18 +305,19 @@ static void be_short(struct connection *connection)
 		connection->is_broken = true;
 }
 
-/* Takes the whole lines of what has come; the first @seen bytes are known to hold no end of one. */
-static void take_lines(struct worker *worker, struct connection *connection, size_t seen)
+/* Takes the whole lines of what has come; the first @seen bytes are known to hold no end of one.
+ * False: one is left, because there is no memory to read it. */
+static bool take_lines(struct worker *worker, struct connection *connection, size_t seen)
 {
 	struct buffer *in = &connection->in;
 	size_t start = 0;
+	bool is_short = false;
 	char *end;
 
-	if (connection->short_tries)
-		seen = 0; /* a whole line is waiting */
 	while (!connection->is_broken && (end = memchr(in->data + seen, '\n', in->used - seen))) {
-		if (!take_line(worker, connection, in->data + start,
-			       (size_t)(end - in->data) - start)) {
+		is_short = !take_line(worker, connection, in->data + start,
+				      (size_t)(end - in->data) - start);
+		if (is_short) {
 			be_short(connection);
 			break;
 		}
@@ -325,6 +326,7 @@ static void take_lines(struct worker *worker, struct connection *connection, siz
 	}
 	in->used -= start;
 	memmove(in->data, in->data + start, in->used);
+	return !is_short;
 }
 
 static void receive(struct worker *worker, struct connection *connection)
@@ -333,11 +335,9 @@ static void receive(struct worker *worker, struct connection *connection)
 	size_t received = 0;
 	ssize_t got;
 
-	if (connection->short_tries) {
-		take_lines(worker, connection, 0);
-		if (connection->short_tries)
-			return;
-	}
+	/* What memory lacked for is a whole line or room for more of one. */
+	if (connection->short_tries && in->used && !take_lines(worker, connection, 0))
+		return;
 	do {
 		if (!grow(in, 65536) && in->used + 65536 <= FM_WORKER_LINE_MAX) {
 			be_short(connection);
@@ -349,6 +349,7 @@ static void receive(struct worker *worker, struct connection *connection)
 			connection->is_broken = true;
 			return;
 		}
+		connection->short_tries = 0;
 		got = recv(connection->fd, in->data + in->used, in->size - in->used, 0);
 		if (got > 0) {
 			size_t seen = in->used;

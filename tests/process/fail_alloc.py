@@ -10,7 +10,7 @@ from conftest import TOP
 
 FRAMES, NAME = 24, 48
 FRAME = 8 + NAME
-SIZE = 32 + FRAMES * FRAME
+SIZE = 40 + FRAMES * FRAME
 
 
 class FailAlloc:
@@ -28,9 +28,11 @@ class FailAlloc:
     def _set(self, at, value):
         self.memory[at:at + 8] = struct.pack("<Q", value)
 
-    def arm(self, n):
-        """The n-th allocation from now on fails. 2**63: none does, but they are counted."""
+    def arm(self, n, lasts=False):
+        """The n-th allocation from now on fails, and with @lasts all after it until disarm(). 2**63:
+        none does, but they are counted."""
         self.memory[0:SIZE] = bytes(SIZE)
+        self._set(24, int(lasts))
         self._set(0, n)
 
     def disarm(self):
@@ -46,10 +48,10 @@ class FailAlloc:
 
     def frames(self):
         """(file name, offset) from the failed call outwards, without the interposers' own."""
-        n = struct.unpack_from("<Q", self.memory, 24)[0]
+        n = struct.unpack_from("<Q", self.memory, 32)[0]
         found = []
         for i in range(n):
-            offset, name = struct.unpack_from(f"<Q{NAME}s", self.memory, 32 + i * FRAME)
+            offset, name = struct.unpack_from(f"<Q{NAME}s", self.memory, 40 + i * FRAME)
             found.append((name.rstrip(b"\0").decode(), offset))
         return [f for f in found if f[0] != "fail_alloc.so" and not f[0].startswith("libasan")]
 

@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 
 import pytest
@@ -170,6 +171,37 @@ def test_a_request_survives_every_failed_allocation(system, tiny_model, failer, 
     until(lambda: leases_and_staged(system) == (0, 0))
     assert server.stop() == 0
     note(capsys, f"{call.name}: {tried} of about {total} allocations failed, one by one: {became}")
+
+
+def test_a_server_outlives_a_lasting_shortage(system, tiny_model, failer, capsys):
+    """No memory at all for a while, from somewhere within a request on: it ends, and the next is as if
+    nothing had been."""
+    seconds = 0.1
+    server = system.start(f"{BIN}/fabric-engine", "serve", "-m", tiny_model, "--listen",
+                          "127.0.0.1:0", "--pool-size", "64M", "--threads", "2",
+                          env=failer.environment)
+    port = int(server.wait_for(r"http://127\.0\.0\.1:(\d+)")[1])
+    server.wait_for(r"\bready$")
+    call = Call("", "POST", "/v1/completions", {"prompt": [7] * 40, "max_tokens": 4, "temperature": 0})
+    expected = call.send(port)
+    assert expected[0] == 200, expected
+    failer.arm(NEVER)
+    assert call.send(port) == expected
+    total, became = failer.count, {}
+    for n in points(total, 3 * seconds):
+        failer.arm(n, lasts=True)
+        end = threading.Timer(seconds, failer.disarm)
+        end.start()
+        verdict = call.verdict(call.send(port), expected)
+        end.join()
+        where = failer.where(f"{BIN}/fabric-engine")
+        assert verdict in ("same", "named", "cut"), f"{n}: {verdict}\n{where}"
+        became[verdict] = became.get(verdict, 0) + 1
+        until(lambda: exchange(port, "GET", "/ready")[0] == 200)
+        assert call.send(port) == expected, f"{n}: {where}\n{server.lines[-5:]}"
+    assert server.stop() == 0
+    note(capsys, f"no memory for {seconds} s from {sum(became.values())} of about {total} points of a "
+         f"request on: {became}")
 
 
 def client_cycle(socket):

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Preloaded into a program, lets its n-th allocation fail. The file named by $FABRICMGR_FAIL_ALLOC
- * is mapped by program and test alike: the test writes the number, the program what became of it.
- * Counted are malloc, calloc, realloc, aligned_alloc, posix_memalign, and mmap, memfd_create and
- * ftruncate, that is whatever returns ENOMEM. Invariant: unarmed, everything is as without it.
+ * Preloaded into a program, lets its n-th allocation fail, or all from the n-th on. The file named
+ * by $FABRICMGR_FAIL_ALLOC is mapped by program and test alike: the test writes the number, the
+ * program what became of it. Counted are malloc, calloc, realloc, aligned_alloc, posix_memalign,
+ * mmap, memfd_create and ftruncate, that is whatever returns ENOMEM. Invariant: unarmed, everything
+ * is as without it.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -25,6 +26,7 @@ struct control {
 	_Atomic uint64_t fail_at; /* which allocation from now on; 0: none */
 	_Atomic uint64_t count;	  /* since it was armed */
 	_Atomic uint64_t failed;  /* 1: it did */
+	_Atomic uint64_t lasts;	  /* 1: all after it fail as well */
 	uint64_t n_frames;
 	struct {
 		uint64_t offset; /* in the file, for addr2line */
@@ -87,17 +89,22 @@ static void note_frames(void)
 
 static bool must_fail(void)
 {
-	uint64_t fail_at;
+	uint64_t fail_at, count;
 
 	if (!control || is_inside)
 		return false;
 	fail_at = atomic_load(&control->fail_at);
-	if (!fail_at || atomic_fetch_add(&control->count, 1) + 1 != fail_at)
+	if (!fail_at)
 		return false;
-	is_inside = true;
-	note_frames();
-	is_inside = false;
-	atomic_store(&control->failed, 1);
+	count = atomic_fetch_add(&control->count, 1) + 1;
+	if (count < fail_at || (count > fail_at && !atomic_load(&control->lasts)))
+		return false;
+	if (count == fail_at) {
+		is_inside = true;
+		note_frames();
+		is_inside = false;
+		atomic_store(&control->failed, 1);
+	}
 	errno = ENOMEM;
 	return true;
 }
