@@ -49,6 +49,9 @@
 /* Ancestors that one touch refreshes: a chain of 64 Ki tokens at 16 a block. */
 #define FM_TOUCH_STEPS 4096u
 
+/* Priorities of blocks, in powers of two: 65,536 times more or less than others. */
+#define FM_PRIORITY_MAX 16
+
 /* How often a reader looks again at a block whose word changed under it before it is a miss. */
 #define FM_ACQUIRE_RETRIES 256u
 

@@ -47,9 +47,15 @@ uint32_t fm_store_leases(struct fm_store *store, const struct fm_owner *owner)
 	return n;
 }
 
-static bool may_go(const struct fm_store *store, uint32_t entry)
+static bool may_go(struct fm_store *store, uint32_t entry)
 {
 	const struct fm_node *node = &store->nodes[entry];
+
+	if (node->pinned_until > store->now) {
+		store->met_pin = true;
+		if (!store->ignores_pins)
+			return false;
+	}
 
 	if (FABRICMGR_WORD_STATE(store->index.entries[entry].word) != FABRICMGR_BLOCK_SEALED ||
 	    node->leased == store->scan)
@@ -200,7 +206,7 @@ static uint32_t evict_chunk(struct fm_store *store, uint32_t region, uint32_t pa
 	return 0;
 }
 
-uint32_t fm_store_evict(struct fm_store *store, uint32_t region, uint32_t pages)
+static uint32_t evict(struct fm_store *store, uint32_t region, uint32_t pages)
 {
 	uint32_t list = fm_slots_class(region, pages);
 	uint32_t own = store->policy->take(store->policy_state, list, store->now);
@@ -228,12 +234,27 @@ uint32_t fm_store_evict(struct fm_store *store, uint32_t region, uint32_t pages)
 	return freed ? freed : evict_chunk(store, region, pages);
 }
 
+uint32_t fm_store_evict(struct fm_store *store, uint32_t region, uint32_t pages)
+{
+	uint32_t freed;
+
+	store->ignores_pins = store->met_pin = false;
+	freed = evict(store, region, pages);
+	/* A pin is a wish: where nothing else may go, what is pinned goes. */
+	if (!freed && store->met_pin) {
+		store->ignores_pins = true;
+		freed = evict(store, region, pages);
+	}
+	return freed;
+}
+
 uint32_t fm_store_evict_bytes(struct fm_store *store, uint64_t bytes)
 {
 	uint64_t step = (uint64_t)FM_EVICT_STEP_CHUNKS * FABRICMGR_CHUNK_BYTES;
 	uint64_t before = store->slots.used_bytes, until;
 	uint32_t total = 0, freed;
 
+	store->ignores_pins = true; /* an administrator's order is above a client's wish */
 	if (bytes > step)
 		bytes = step;
 	until = before > bytes ? before - bytes : 0;

@@ -28,6 +28,10 @@ struct fm_policy_ops {
 		       uint64_t now);
 	/* Each block of a chain that was used, the last one first. */
 	void (*touch)(void *state, uint32_t entry, uint64_t now);
+	/* When the block will be used again (0: unknown), and that a use of it counts 2^priority
+	 * times. NULL: the policy takes no hints. */
+	void (*hint)(void *state, uint32_t entry, uint64_t expected_at, int32_t priority,
+		     uint64_t now);
 	/* Given up (children before parents), or taken away by its owner. */
 	void (*remove)(void *state, uint32_t entry, uint64_t now, bool is_given_up);
 	/* Its parent is about to be removed before it. */

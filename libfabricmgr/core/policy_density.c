@@ -40,6 +40,8 @@ struct block {
 	uint32_t depth;
 	uint32_t last_child; /* lower half of its name */
 	uint8_t birth_turn, forks, gap;
+	int8_t priority;
+	uint64_t expected_at;
 	uint8_t learned; /* age bins that were counted since the last use */
 	bool is_known;
 };
@@ -197,8 +199,13 @@ static double key_of(const struct density *density, uint32_t entry, uint64_t now
 {
 	const struct block *block = &density->blocks[entry];
 	struct fm_traits traits = traits_of(density, block);
+	double key = fm_hazard_density(&density->hazard, &traits, age_of(density, block, now));
 
-	return fm_hazard_density(&density->hazard, &traits, age_of(density, block, now));
+	/* Who says when it comes back promises one use in that time. */
+	if (block->expected_at > now && 1e9 > key * (double)(block->expected_at - now))
+		key = 1e9 / (double)(block->expected_at - now);
+	return block->priority < 0 ? key / (double)(1u << -block->priority)
+				   : key * (double)(1u << block->priority);
 }
 
 static void refresh(struct density *density, uint32_t entry, uint64_t now)
@@ -324,6 +331,17 @@ static void density_touch(void *state, uint32_t entry, uint64_t now)
 	sweep(density, now);
 }
 
+static void density_hint(void *state, uint32_t entry, uint64_t expected_at, int32_t priority,
+			 uint64_t now)
+{
+	struct density *density = state;
+
+	density->blocks[entry].expected_at = expected_at;
+	density->blocks[entry].priority = (int8_t)priority;
+	if (density->leaves.leaves[entry].is_queued)
+		refresh(density, entry, now);
+}
+
 static void remember(struct density *density, const struct block *block, uint64_t now)
 {
 	uint32_t slot = fm_ghosts_take(&density->ghosts, block->name);
@@ -401,6 +419,7 @@ const struct fm_policy_ops fm_policy_density = {
 	.destroy = density_destroy,
 	.insert = density_insert,
 	.touch = density_touch,
+	.hint = density_hint,
 	.remove = density_remove,
 	.orphan = density_orphan,
 	.take = density_take,

@@ -22,6 +22,7 @@ enum fm_op {
 	FM_OP_TOUCH = 6, /* no completion, never wakes the daemon, may be dropped */
 	FM_OP_REMOVE = 7,
 	FM_OP_INVALIDATE = 8,
+	FM_OP_HINT = 9, /* deadline_ns: pin; length: expected ns; reserved[0]: priority */
 };
 
 struct fm_submission {

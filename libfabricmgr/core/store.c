@@ -527,6 +527,21 @@ void fm_store_touch(struct fm_store *store, uint32_t entry, uint32_t generation)
 	}
 }
 
+int fm_store_hint(struct fm_store *store, uint32_t entry, uint32_t generation,
+		  const struct fm_store_hint *hint)
+{
+	if (hint->priority < -FM_PRIORITY_MAX || hint->priority > FM_PRIORITY_MAX)
+		return FM_ERR_LIMIT;
+	if (entry >= store->index.entries_max ||
+	    store->index.entries[entry].word != FABRICMGR_WORD(generation, FABRICMGR_BLOCK_SEALED))
+		return FM_ERR_NOT_FOUND;
+	store->nodes[entry].pinned_until = hint->pinned_until;
+	if (store->policy->hint)
+		store->policy->hint(store->policy_state, entry, hint->expected_at, hint->priority,
+				    store->now);
+	return 0;
+}
+
 static bool has_adopter(const struct fm_store *store, uint32_t region)
 {
 	for (const struct fm_owner *owner = store->owners; owner; owner = owner->next)

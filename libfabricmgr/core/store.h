@@ -28,6 +28,7 @@ struct fm_node {
 	struct fm_owner *owner;
 	uint64_t stamp;	  /* tick of the last use */
 	uint64_t expires; /* offers and quarantine */
+	uint64_t pinned_until;
 	uint32_t prev, next; /* of the list that it is in; sealed: while one eviction goes on */
 	uint32_t parent, first_child, prev_sibling, next_sibling;
 	uint32_t pages;
@@ -57,6 +58,8 @@ struct fm_store {
 	struct fm_owner *owners;
 	const struct fm_policy_ops *policy;
 	void *policy_state;
+	bool ignores_pins; /* of an eviction: nothing else may go */
+	bool met_pin;
 	uint64_t now;	/* what fm_store_expire() was told last */
 	uint32_t batch; /* victims of one eviction: FM_EVICT_BATCH; a simulation may want fewer */
 	uint32_t *victims;
@@ -100,6 +103,15 @@ uint32_t fm_store_invalidate(struct fm_store *store, const uint8_t *ns);
 uint32_t fm_store_free_removed(struct fm_store *store);
 /* The block was used: it and its ancestors are the last to go. Wrong names are ignored. */
 void fm_store_touch(struct fm_store *store, uint32_t entry, uint32_t generation);
+/* What a client knows of a sealed block's future, for the time that it names. */
+struct fm_store_hint {
+	uint64_t pinned_until; /* what is not pinned goes first; 0: nothing */
+	uint64_t expected_at;  /* when it will be used again; 0: unknown */
+	int32_t priority;      /* a use counts 2^priority times; -FM_PRIORITY_MAX to it */
+};
+/* FM_ERR_NOT_FOUND: the block is gone. FM_ERR_LIMIT: the priority is out of range. */
+int fm_store_hint(struct fm_store *store, uint32_t entry, uint32_t generation,
+		  const struct fm_store_hint *hint);
 /* Sets the store's time; frees what has expired, and offers that no client of their arena is left
  * to adopt. Returns when to call again, UINT64_MAX: no need. */
 uint64_t fm_store_expire(struct fm_store *store, uint64_t now);

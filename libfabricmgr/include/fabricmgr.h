@@ -286,6 +286,20 @@ FM_API int64_t fm_pool_invalidate(struct fm_pool *pool, const struct fm_digest *
 FM_API int fm_block_offer(struct fm_pool *pool, struct fm_block *block, struct fm_key *id);
 FM_API int fm_block_adopt(struct fm_pool *pool, const struct fm_key *id, struct fm_block *out);
 
+/*
+ * What the caller knows of a leased block's future; it replaces what was said before. Hints are
+ * wishes: they change what is given up first, never what a call returns.
+ */
+struct fm_hint {
+	uint32_t size;	      /* sizeof(struct fm_hint) */
+	int32_t priority;     /* a use counts 2^priority times, -16 to 16; policy density */
+	uint64_t pin_ns;      /* for so long it goes only when nothing else may; 0: not */
+	uint64_t expected_ns; /* used again in about this time; 0: unknown; policy density */
+};
+/* Of the last block of a chain: those before it stay as long as it does. */
+FM_API int fm_block_hint(struct fm_pool *pool, const struct fm_block *block,
+			 const struct fm_hint *hint);
+
 /* ---- looking at the pool ------------------------------------------------------------------ */
 
 struct fm_block_info {

@@ -558,6 +558,27 @@ static void on_invalidate(struct fm_session *session, const struct fm_submission
 	fm_session_complete(session, &completion);
 }
 
+static uint64_t after(uint64_t now, uint64_t ns)
+{
+	return !ns ? 0 : ns > UINT64_MAX - now ? UINT64_MAX : now + ns;
+}
+
+static int on_hint(struct fm_session *session, const struct fm_submission *s)
+{
+	uint64_t now = fm_clock_ns();
+	struct fm_store_hint hint = {
+		.pinned_until = after(now, s->deadline_ns),
+		.expected_at = after(now, s->length),
+		.priority = (int32_t)(int64_t)s->reserved[0],
+	};
+
+	if (!session->owner.region)
+		return FM_ERR_PERMISSION;
+	if (s->entry >= session->server->store.index.entries_max)
+		return FM_ERR_NOT_FOUND;
+	return fm_store_hint(&session->server->store, s->entry, s->generation, &hint);
+}
+
 static void on_submission(struct fm_session *session, const struct fm_submission *s)
 {
 	struct fm_store *store = &session->server->store;
@@ -600,6 +621,9 @@ static void on_submission(struct fm_session *session, const struct fm_submission
 		return;
 	case FM_OP_INVALIDATE:
 		on_invalidate(session, s);
+		return;
+	case FM_OP_HINT:
+		fm_session_answer(session, s->tag, on_hint(session, s), s->entry);
 		return;
 	case FM_OP_TOUCH:
 		fm_store_touch(store, s->entry, s->generation);

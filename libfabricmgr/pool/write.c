@@ -530,6 +530,28 @@ int64_t fm_pool_invalidate(struct fm_pool *pool, const struct fm_digest *ns)
 	return c.result ? explain(pool, c.result, "invalidating a namespace") : (int64_t)c.origin;
 }
 
+int fm_block_hint(struct fm_pool *pool, const struct fm_block *block, const struct fm_hint *hint)
+{
+	struct fm_submission s = {.op = FM_OP_HINT};
+	struct fm_completion c;
+	int err = check_writer(pool);
+
+	if (err)
+		return err;
+	if (!block || !hint || hint->size < sizeof(*hint) || hint->priority < -FM_PRIORITY_MAX ||
+	    hint->priority > FM_PRIORITY_MAX)
+		return fm_fail(FM_ERR_INVALID,
+			       "a hint needs a block, its size and a priority from -%d to %d",
+			       FM_PRIORITY_MAX, FM_PRIORITY_MAX);
+	s.entry = block->entry;
+	s.generation = block->generation;
+	s.deadline_ns = hint->pin_ns;
+	s.length = hint->expected_ns;
+	s.reserved[0] = (uint64_t)(int64_t)hint->priority;
+	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + ANSWER_NS);
+	return c.result ? explain(pool, c.result, "a hint") : 0;
+}
+
 int fm_block_offer(struct fm_pool *pool, struct fm_block *block, struct fm_key *id)
 {
 	struct fm_submission s = {.op = FM_OP_OFFER};

@@ -506,6 +506,56 @@ START_TEST(ghosts_forget_the_oldest)
 }
 END_TEST
 
+static int hint(struct rig *rig, uint32_t entry, struct fm_store_hint hint)
+{
+	return fm_store_hint(&rig->store, entry, generation_of(rig, entry), &hint);
+}
+
+START_TEST(pins_are_kept_while_anything_else_may_go)
+{
+	struct rig *rig = rig_create(ENTRIES);
+	uint32_t entries[CHUNKS];
+
+	for (uint32_t i = 0; i < CHUNKS; i++)
+		entries[i] = put(rig, FABRICMGR_CHUNK_BYTES, i, -1);
+	ck_assert_int_eq(hint(rig, entries[0], (struct fm_store_hint){.pinned_until = 100}), 0);
+	ck_assert_int_eq(hint(rig, entries[0], (struct fm_store_hint){.priority = 17}),
+			 FM_ERR_LIMIT);
+	ck_assert_int_eq(fm_store_hint(&rig->store, entries[0], UINT32_MAX,
+				       &(struct fm_store_hint){.priority = 1}),
+			 FM_ERR_NOT_FOUND);
+	fm_store_expire(&rig->store, 99);
+	put(rig, FABRICMGR_CHUNK_BYTES, 100, -1);
+	ck_assert(is_present(rig, 0));
+	/* Everything pinned: the request does not fail for that. */
+	for (uint32_t i = 0; i < ENTRIES; i++)
+		if (FABRICMGR_WORD_STATE(rig->store.index.entries[i].word) ==
+		    FABRICMGR_BLOCK_SEALED)
+			hint(rig, i, (struct fm_store_hint){.pinned_until = UINT64_MAX});
+	for (uint32_t i = 0; i < CHUNKS; i++)
+		put(rig, FABRICMGR_CHUNK_BYTES, 200 + i, -1);
+	fm_store_expire(&rig->store, 100);
+	rig_destroy(rig);
+}
+END_TEST
+
+START_TEST(density_heeds_what_is_expected_and_what_matters)
+{
+	const struct fm_policy_ops *ops = &fm_policy_density;
+	void *density = ops->create(8, 1);
+
+	for (uint32_t i = 0; i < 4; i++)
+		ops->insert(density, i, &(struct fm_policy_block){0, FM_NO_ENTRY, i}, 0);
+	ops->hint(density, 0, 20000000000ull, 0, 0); /* back in 20 s */
+	ops->hint(density, 1, 0, -3, 0);
+	ops->hint(density, 2, 0, 8, 0);
+	ops->hint(density, 3, 400000000ull, 0, 0); /* back in 0.4 s */
+	ck_assert_uint_eq(ops->take(density, 0, 0), 1);
+	ck_assert_uint_eq(ops->take(density, 0, 0), 0);
+	ops->destroy(density);
+}
+END_TEST
+
 START_TEST(everything_leased_means_pool_full_and_release_ends_it)
 {
 	struct rig *rig = rig_create(ENTRIES);
@@ -730,6 +780,8 @@ int main(void)
 	tcase_add_test(cases, a_free_chunk_serves_another_class_and_arena);
 	tcase_add_test(cases, slots_are_reused_at_the_same_place_under_a_new_generation);
 	tcase_add_test(cases, lru_gives_up_the_oldest_and_keeps_what_was_touched);
+	tcase_add_test(cases, pins_are_kept_while_anything_else_may_go);
+	tcase_add_test(cases, density_heeds_what_is_expected_and_what_matters);
 	tcase_add_test(cases, lru_takes_leaves_in_order_of_use);
 	tcase_add_test(cases, s3fifo_keeps_what_was_used_again);
 	tcase_add_test(cases, hazard_learns_who_comes_back_and_when);

@@ -220,6 +220,37 @@ START_TEST(failures_have_names)
 }
 END_TEST
 
+START_TEST(a_pinned_block_outlives_the_others)
+{
+	struct rig rig = rig_start(16 << 20, NULL);
+	struct fm_pool *pool, *reader;
+	struct fm_hint hint = {.size = sizeof(hint), .pin_ns = 1000000000000ull, .priority = 2};
+	struct fm_block block, other;
+
+	rig_serve(&rig);
+	pool = attach(&rig, 0, 0);
+	ck_assert_int_eq(put(pool, 1 << 20, 1, &block), 0);
+	ck_assert_int_eq(fm_block_hint(pool, &block, &hint), 0);
+	fm_block_release(pool, &block, 1);
+	for (uint32_t i = 2; i < 200; i++) {
+		ck_assert_int_eq(put(pool, 1 << 20, i, &other), 0);
+		fm_block_release(pool, &other, 1);
+	}
+	ck_assert_int_eq(fm_pool_match(pool, &(struct fm_key){{1, [15] = 1}}, 1), 1);
+	ck_assert_int_eq(fm_pool_match(pool, &(struct fm_key){{2, [15] = 1}}, 1), 0);
+	other.generation = UINT32_MAX;
+	ck_assert_int_eq(fm_block_hint(pool, &other, &hint), FM_ERR_NOT_FOUND);
+	hint.priority = 17;
+	ck_assert_int_eq(fm_block_hint(pool, &block, &hint), FM_ERR_INVALID);
+	hint.priority = 0;
+	reader = attach(&rig, FM_ATTACH_READ_ONLY, 0);
+	ck_assert_int_eq(fm_block_hint(reader, &block, &hint), FM_ERR_PERMISSION);
+	fm_pool_detach(reader);
+	fm_pool_detach(pool);
+	rig_stop(&rig);
+}
+END_TEST
+
 START_TEST(a_tail_changes_hands_once)
 {
 	struct rig rig = rig_start(16 << 20, NULL);
@@ -544,6 +575,7 @@ int main(void)
 	tcase_set_timeout(cases, 60);
 	tcase_add_test(cases, a_block_goes_from_one_client_to_another);
 	tcase_add_test(cases, failures_have_names);
+	tcase_add_test(cases, a_pinned_block_outlives_the_others);
 	tcase_add_test(cases, a_tail_changes_hands_once);
 	tcase_add_test(cases, what_a_client_leaves_is_freed);
 	tcase_add_test(cases, a_stopped_server_leaves_held_memory_readable);
