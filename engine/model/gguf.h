@@ -2,7 +2,7 @@
 /*
  * A GGUF file (v2, v3), memory-mapped and checked before anything else may use it. Pure reader: no
  * model knowledge. Invariant: after gguf_open() every offset, length and count has been verified to
- * lie in the file, so no accessor can read outside the mapping. Spec: ggml docs/gguf.md.
+ * lie in the file, so no accessor can read outside the mapping. The format: the GGUF page of ggml.
  */
 #ifndef FM_ENGINE_GGUF_H
 #define FM_ENGINE_GGUF_H

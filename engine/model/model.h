@@ -58,7 +58,7 @@ const struct gguf *fm_model_gguf(const struct fm_model *model); /* metadata: tok
 
 /*
  * The namespace of the KV that this model writes: weights digest, layout, numerics id, position
- * encoding, @tenant_salt (may be NULL). See pool.md "Namespace".
+ * encoding, @tenant_salt (may be NULL). See abi.md, "Names of what is cached".
  */
 int fm_model_namespace(const struct fm_model *model, const char *tenant_salt,
 		       struct fm_digest *out);

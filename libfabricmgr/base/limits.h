@@ -70,7 +70,7 @@
 /* An offer that nobody adopts in this time is freed (fabricmgr.h promises 30 s). */
 #define FM_OFFER_NS (30 * FM_NS_PER_S)
 
-/* Longer than any I/O of a dead process that a device may still have in flight (pool.md). */
+/* Longer than any I/O of a dead process that a device may still have in flight. */
 #define FM_QUARANTINE_NS (1 * FM_NS_PER_S)
 
 /* What a caller waits that names no deadline. */

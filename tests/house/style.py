@@ -89,6 +89,15 @@ def check_documents(top, pages, texts):
         with open(os.path.join(top, path), encoding="utf-8", errors="replace") as file:
             code |= set(re.findall(r"\b\w+(?=\()", file.read()))
     folders = {path.split("/")[0] for path in texts}
+    named = {os.path.basename(path) for path in texts if path.endswith(".md")}
+    for path in texts:
+        if path.startswith("tests/house/"):
+            continue
+        with open(os.path.join(top, path), encoding="utf-8", errors="replace") as file:
+            for number, line in enumerate(file, 1):
+                for name in re.findall(r"(?<![\w.*%}-])([\w-]+\.md)\b", line):
+                    if name not in named:
+                        faults.append(f"{path}:{number}: there is no page {name}")
     for page in pages:
         with open(os.path.join(top, page), encoding="utf-8") as file:
             for number, line in enumerate(file, 1):

@@ -180,3 +180,9 @@ def test_documents_that_name_what_is_gone_are_found(tmp_path):
                      "page.md": "`fm_here()` in `lib/x.c`\n`fm_gone()`\n`lib/y.c`\n"})
     assert style.check_documents(tmp_path, ["page.md"], ["lib/x.c"]) == [
         "page.md:2: fm_gone() is nowhere in the code", "page.md:3: lib/y.c is not there"]
+
+
+def test_sources_that_name_a_page_that_is_gone_are_found(tmp_path):
+    plant(tmp_path, {"lib/x.c": "/* See pages/here.md. */\n/* See gone.md, \"Trust\". */\n", "pages/here.md": "\n"})
+    assert style.check_documents(tmp_path, ["pages/here.md"], ["lib/x.c", "pages/here.md"]) == [
+        "lib/x.c:2: there is no page gone.md"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two users of one pool: what another uid writes can be read and never changed (pool.md, "Trust")."""
+"""Two users of one pool: what another uid writes can be read and never changed (pool-memory.md, "Trust")."""
 import ctypes
 import mmap
 import os

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* GGUF files in memory, for tests; the format is in ggml's docs/gguf.md. */
+/* GGUF files in memory, for tests; the format is that of ggml. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
