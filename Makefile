@@ -125,7 +125,10 @@ bench:
 		exit $$status
 
 $(addprefix bench-,$(BENCHES_WITH_PEERS)): peers
-bench-%: deps FORCE
+# Before `deps`: a wrong name installs and builds nothing.
+bench-%:
+	@echo 'make bench-$*: there is no such benchmark: choose one of: $(BENCHES)' >&2; exit 2
+$(addprefix bench-,$(BENCHES)): bench-%: deps FORCE
 	@$(MAKE) --no-print-directory -s -j$$(nproc) programs $(BUILD)/tests/bench/pool_figures >&2
 	@path=$$(MODEL='$(MODEL)' CACHE='$(CACHE)' bash tools/fetch-model.sh | tail -n 1) && [ -n "$$path" ] && \
 		STRICT='$(STRICT)' exec python3 -B tests/bench/$*.py --bin $(BUILD)/bin --model "$$path" \
@@ -195,6 +198,8 @@ install: programs
 	@for page in $(MAN_PAGES); do \
 		install -D -m 0644 -t $(DESTDIR)$(MAN_TO)/man$${page##*.} $$page || exit 1; done
 	@for link in $(MAN_LINKS); do echo '.so man3/fabricmgr.3' > $(DESTDIR)$(MAN_TO)/man3/$$link || exit 1; done
+	@# So that programs find the library at once; a package (DESTDIR) leaves that to its own scripts.
+	@if [ -z '$(DESTDIR)' ] && [ "$$(id -u)" = 0 ]; then PATH="$$PATH:/sbin" ldconfig; fi
 
 .PHONY: uninstall
 uninstall:

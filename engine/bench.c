@@ -309,7 +309,7 @@ static int compare(const void *a, const void *b)
 }
 
 static int print_json(const struct bench *bench, const struct test *test, const double *rates,
-		       const char *name, double read)
+		      const char *name, double read)
 {
 	const struct fm_model_info *info = fm_model_info(bench->model);
 	json_t *samples = json_array(), *out;
@@ -320,7 +320,7 @@ static int print_json(const struct bench *bench, const struct test *test, const 
 			(int)test->n, "depth", (int)test->depth, "batch", (int)test->batch,
 			"repeats", (int)bench->repeats, "tokens_per_s", rates[bench->repeats / 2],
 			"sorted", samples, "model", info->name, "numerics", info->numerics_id,
-			"isa", info->isa, "threads", (int)bench->flags.model_options.threads);
+			"isa", info->isa, "threads", (int)info->threads);
 	if (!test->is_prefill) {
 		json_object_set_new(out, "read_bytes_per_s", json_real(read));
 		json_object_set_new(out, "read_limit_bytes_per_s", json_real(bench->read_limit));
@@ -359,7 +359,9 @@ static int run_test(struct bench *bench, const struct test *test)
 		printf("%-8s %7u %6u %11.1f %11.1f %11.1f", name, test->depth, test->batch, median,
 		       rates[0], rates[bench->repeats - 1]);
 		if (read > 0)
-			printf("   %5.1f of %5.1f GB/s", read / 1e9, bench->read_limit / 1e9);
+			printf("   %5.1f of %5.1f GB/s%s", read / 1e9, bench->read_limit / 1e9,
+			       read > bench->read_limit ? " (from caches, or the machine was busy)"
+							: "");
 		putchar('\n');
 	}
 	fflush(stdout);
@@ -369,13 +371,8 @@ static int run_test(struct bench *bench, const struct test *test)
 static int check_lengths(const struct bench *bench)
 {
 	uint32_t context = fm_model_info(bench->model)->context_length;
-	uint32_t per_block = fm_model_info(bench->model)->tokens_per_block;
 
 	for (size_t i = 0; i < bench->depths.n; i++) {
-		if (bench->depths.values[i] % per_block)
-			return fm_fail(FM_ERR_INVALID,
-				       "--depth %u: give a multiple of %u, the tokens of a block",
-				       bench->depths.values[i], per_block);
 		for (size_t j = 0; j < bench->prompts.n; j++)
 			if (bench->depths.values[i] + bench->prompts.values[j] >= context)
 				return fm_fail(FM_ERR_LIMIT,
@@ -498,10 +495,19 @@ static int take(void *arg, int flag, const char *value)
 
 static int check(const struct bench *bench, int argc, char **argv)
 {
+	const uint32_t per_block = bench->flags.model_options.tokens_per_block;
 	int err = fm_engine_flags_finish(&bench->flags, argc, argv);
 
 	if (!err && (!bench->depths.n || !bench->batches.n))
 		err = fm_fail(FM_ERR_INVALID, "give a --depth and a --batch");
+	if (!err && !bench->prompts.n && !bench->generates.n)
+		err = fm_fail(FM_ERR_INVALID,
+			      "-p 0 and -n 0 leave no test: give one of them a number above 0");
+	for (size_t i = 0; !err && i < bench->depths.n; i++)
+		if (bench->depths.values[i] % per_block)
+			err = fm_fail(FM_ERR_INVALID,
+				      "--depth %u: give a multiple of %u, the tokens of a block",
+				      bench->depths.values[i], per_block);
 	return err;
 }
 

@@ -79,6 +79,7 @@ int fm_engine_flags_take(struct fm_engine_flags *flags, int option, const char *
 		err = fm_parse_u32("--max-batch", value, 1, 256, &flags->max_batch);
 		break;
 	case 'Z':
+		flags->has_pool_bytes = true;
 		err = fm_parse_bytes("--pool-size", value, FM_POOL_BYTES_MIN, &flags->pool_bytes);
 		break;
 	default:
@@ -94,6 +95,10 @@ int fm_engine_flags_finish(const struct fm_engine_flags *flags, int argc, char *
 			       argv[optind]);
 	if (!flags->model)
 		return fm_fail(FM_ERR_INVALID, "-m FILE is missing: name a GGUF model file");
+	if (flags->pool_socket && flags->has_pool_bytes)
+		return fm_fail(FM_ERR_INVALID,
+			       "--pool-size with --pool-socket: the daemon's pool has a size "
+			       "already (fabricmgrd --size): give one of the two");
 	return 0;
 }
 

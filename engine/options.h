@@ -18,6 +18,7 @@ struct fm_engine_flags {
 	struct fm_model_options model_options;
 	const char *pool_socket; /* NULL: embedded, or the default for a worker */
 	uint64_t pool_bytes;	 /* of an embedded pool */
+	bool has_pool_bytes;	 /* the command line gave them */
 	uint32_t max_batch, chunk;
 	const char *logits_log; /* NULL: none */
 };

@@ -380,6 +380,8 @@ static int take_option(struct run *run, int option, const char *value)
 
 	switch (option) {
 	case 'p':
+		if (run->prompt)
+			return fm_fail(FM_ERR_INVALID, "-p is given twice: give one prompt");
 		run->prompt = value;
 		break;
 	case OPT_CHAT:
@@ -455,6 +457,9 @@ static int check(struct run *run, int argc, char **argv)
 		err = fm_fail(FM_ERR_INVALID, "give one prompt: -p TEXT or --tokens IDS");
 	if (!err && run->chat && !run->prompt)
 		err = fm_fail(FM_ERR_INVALID, "--chat needs -p TEXT");
+	if (!err && !run->json && (run->has_logprobs || run->teacher.n))
+		err = fm_fail(FM_ERR_INVALID, "%s shows what it found in JSON only: add --json",
+			      run->has_logprobs ? "--logprobs" : "--teacher");
 	if (!err && run->sampling.min_tokens > run->max_tokens)
 		err = fm_fail(FM_ERR_INVALID, "--min-tokens %u: give at most --max-tokens (%u)",
 			      run->sampling.min_tokens, run->max_tokens);

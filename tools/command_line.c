@@ -286,3 +286,11 @@ int fm_parse_listen(const char *what, const char *text, bool is_behind_proxy, co
 			       text, remedy);
 	return 0;
 }
+
+int fm_listen_failed(const char *what, const char *text, int error)
+{
+	return fm_fail(FM_ERR_IO, "%s %s: cannot listen there: %s: %s", what, text, strerror(error),
+		       error == EADDRINUSE ? "another program does: choose another port"
+					   : "choose an address of this machine and a port that "
+					     "this user may use");
+}

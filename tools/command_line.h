@@ -54,6 +54,8 @@ int fm_parse_bytes(const char *what, const char *text, uint64_t min, uint64_t *o
  * @is_behind_proxy, and @remedy says how. */
 int fm_parse_listen(const char *what, const char *text, bool is_behind_proxy, const char *remedy,
 		    struct sockaddr_storage *out, char *host, size_t host_size);
+/* FM_ERR_IO of a program that cannot listen at "@what @text", with what to do about @error. */
+int fm_listen_failed(const char *what, const char *text, int error);
 /* One of a list of @n names (at most 8); *@out is its number. */
 int fm_parse_name(const char *what, const char *text, const char *const *names, size_t n, int *out);
 

@@ -13,6 +13,8 @@ fail() { echo "fetch-model: $*" >&2; exit 1; }
 
 if [ -n "${MODEL:-}" ]; then
 	[ -r "$MODEL" ] || fail "MODEL=$MODEL cannot be read: give the path of a GGUF file"
+	[ "$(head -c 4 -- "$MODEL" 2>/dev/null | tr -d '\0')" = GGUF ] ||
+		fail "MODEL=$MODEL is not a GGUF file: give the path of one"
 	realpath "$MODEL"
 	exit 0
 fi
@@ -21,7 +23,9 @@ is_right() { [ -f "$1" ] && [ "$(sha256sum "$1" | cut -d' ' -f1)" = "$sha256" ];
 
 if ! is_right "$cache/$name"; then
 	cd "$(dirname "$0")/.."
-	mkdir -p "$cache" build
+	mkdir -p build
+	mkdir -p "$cache" && [ -w "$cache" ] ||
+		fail "CACHE=$cache cannot be written: name a folder that this user may write"
 	[ -x build/venv/bin/pip ] || python3 -m venv build/venv ||
 		fail "python3 -m venv failed: run make deps (package python3-venv)"
 	work=$(mktemp -d "$cache/fetch.XXXXXX")

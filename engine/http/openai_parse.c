@@ -257,7 +257,10 @@ static int parse_bias(json_t *root, struct fm_openai_request *out, struct fm_ope
 
 		if (!parse_id(name, &bias->id))
 			return fm_openai_refuse(error, 400, "logit_bias", "invalid_value",
-						"logit_bias: \"%.32s\" is not a token id", name);
+						"logit_bias: \"%.32s\" is not a token id; give its "
+						"number as a string, such as \"504\" (POST "
+						"/tokenize tells numbers)",
+						name);
 		if (!json_is_number(value))
 			return fm_openai_refuse(error, 400, "logit_bias", "invalid_type",
 						"logit_bias of token %u must be a number",
@@ -531,7 +534,13 @@ static int add_message(json_t *message, size_t number, struct fm_openai_request 
 	snprintf(param, sizeof(param), "messages[%zu].role", number);
 	if (strcmp(name, "system") && strcmp(name, "user") && strcmp(name, "assistant"))
 		return fm_openai_refuse(error, 400, param, "invalid_value",
-					"%s must be system, user or assistant", param);
+					"%s is %s%.32s%s; it must be system, developer, user or "
+					"assistant",
+					param, json_is_string(role) ? "\"" : "",
+					json_is_string(role) ? name
+					: role		     ? "not a string"
+							     : "missing",
+					json_is_string(role) ? "\"" : "");
 	out->n_messages++;
 	slot->role = strdup(name);
 	slot->content = content_text(content, number, error);
@@ -666,7 +675,8 @@ int fm_openai_parse_tokenize(const char *body, size_t len, struct fm_openai_toke
 	if (!json_is_string(content))
 		err = fm_openai_refuse(error, 400, "content",
 				       content ? "invalid_type" : "missing_required_parameter",
-				       "content must be a string");
+				       content ? "content must be a string"
+					       : "content is missing: give the text as a string");
 	if (!err)
 		err = get_bool(root, "add_special", &out->add_special, error);
 	if (!err)
@@ -692,7 +702,8 @@ int fm_openai_parse_detokenize(const char *body, size_t len, uint32_t **tokens, 
 	if (!json_is_array(list))
 		err = fm_openai_refuse(error, 400, "tokens",
 				       list ? "invalid_type" : "missing_required_parameter",
-				       "tokens must be an array of token ids");
+				       list ? "tokens must be an array of token ids"
+					    : "tokens is missing: give an array of token ids");
 	else
 		err = token_ids(list, "tokens", tokens, n, error);
 	if (err) {

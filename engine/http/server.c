@@ -750,8 +750,7 @@ int fm_http_server_start(const struct fm_http_options *options, char *origin, si
 	if (!server->daemon) {
 		MHD_destroy_response(server->short_of_memory);
 		free(server);
-		return fm_fail(FM_ERR_IO, "cannot listen on %s: %s", options->listen,
-			       strerror(errno ? errno : EADDRINUSE));
+		return fm_listen_failed("--listen", options->listen, errno ? errno : EADDRINUSE);
 	}
 	info = MHD_get_daemon_info(server->daemon, MHD_DAEMON_INFO_BIND_PORT);
 	snprintf(origin, origin_size,

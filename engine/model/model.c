@@ -157,6 +157,7 @@ int fm_model_open(const char *path, const struct fm_model_options *options, stru
 	}
 	model->forward = architecture->forward;
 	model->options.threads = fm_threads_count(model->threads);
+	model->info.threads = model->options.threads;
 	name_things(model);
 	*out = model;
 	return 0;

@@ -39,7 +39,8 @@ int fm_worker_address_parse(const char *what, const char *text, struct sockaddr_
 		return parse_path(what, text, (struct sockaddr_un *)out);
 	}
 	if (!colon || colon == text || (size_t)(colon - text) >= sizeof(host))
-		return fm_fail(FM_ERR_INVALID, "%s %.200s: give unix:/path or host:port", what,
+		return fm_fail(FM_ERR_INVALID,
+			       "%s %.200s: give unix:/path or 127.0.0.1:port (loopback only)", what,
 			       text);
 	snprintf(host, sizeof(host), "%.*s", (int)(colon - text), text);
 	port = strtoul(colon + 1, &end, 10);

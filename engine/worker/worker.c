@@ -424,7 +424,10 @@ static int listen_on(struct worker *worker, const char *where)
 	if (fd < 0 || (!is_unix && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on))) ||
 	    bind(fd, (struct sockaddr *)&address, len) ||
 	    (is_unix && chmod(local->sun_path, 0600)) || listen(fd, 16)) {
-		err = fm_fail(FM_ERR_IO, "cannot listen on %s: %s", where, strerror(errno));
+		err = fm_fail(FM_ERR_IO, "--listen %s: cannot listen there: %s: %s", where,
+			      strerror(errno),
+			      errno == EADDRINUSE ? "another program does: choose another port"
+						  : "choose an address that this user may use");
 		if (fd >= 0)
 			close(fd);
 		return err;

@@ -40,7 +40,10 @@ int fm_lock_file_take(const char *path)
 		int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600), err;
 
 		if (fd < 0)
-			return fm_fail(FM_ERR_IO, "lock file %s: %s", path, strerror(errno));
+			return fm_fail(FM_ERR_IO,
+				       "lock file %s: %s: choose a socket in a folder that this "
+				       "user may write",
+				       path, strerror(errno));
 		if (flock(fd, LOCK_EX | LOCK_NB)) {
 			err = errno == EWOULDBLOCK
 				      ? refuse(path, fd)

@@ -445,7 +445,7 @@ static void command_scan(struct resp_connection *connection)
 	if (!names->bytes_max || names->n_missing) {
 		resp_reply_format(connection,
 				  "-ERR SCAN: the names of keys are %s; start fabricmgrd with %s "
-				  "--resp-names",
+				  "--redis-names",
 				  names->bytes_max ? "incomplete, their table was full"
 						   : "not kept",
 				  names->bytes_max ? "larger" : "a size as");
@@ -510,7 +510,7 @@ static void command_info(struct resp_connection *connection)
 		"fabricmgr_version:%s\r\nprocess_id:%u\r\nuptime_in_seconds:%llu\r\n"
 		"\r\n# Clients\r\nconnected_clients:%u\r\nmaxclients:%u\r\n"
 		"\r\n# Memory\r\nused_memory:%llu\r\nmaxmemory:%llu\r\n"
-		"maxmemory_policy:%s\r\nfabricmgr_value_bytes:%llu\r\n"
+		"maxmemory_policy:allkeys-%s\r\nfabricmgr_value_bytes:%llu\r\n"
 		"fabricmgr_held_bytes:%llu\r\nfabricmgr_name_bytes:%llu\r\n"
 		"fabricmgr_names_missing:%llu\r\n"
 		"\r\n# Stats\r\ntotal_connections_received:%llu\r\n"

@@ -505,6 +505,16 @@ static int add_listener(struct fm_resp *front, int fd, const char *path)
 	return path && !listener->path ? fm_fail(FM_ERR_NO_MEMORY, "no memory for a path") : 0;
 }
 
+static int listen_failed(const char *where)
+{
+	int error = errno;
+
+	return fm_fail(FM_ERR_IO, "Redis address %s: cannot listen there: %s: %s", where,
+		       strerror(error),
+		       error == EADDRINUSE ? "another program does: choose another port"
+					   : "choose an address or folder that this user may use");
+}
+
 static int listen_unix(struct fm_resp *front, const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -531,7 +541,7 @@ static int listen_unix(struct fm_resp *front, const char *path)
 	}
 	if (fchmod(fd, 0600) || bind(fd, (struct sockaddr *)&address, sizeof(address)) ||
 	    chmod(path, 0600) || listen(fd, FM_BACKLOG)) {
-		int err = fm_fail(FM_ERR_IO, "listening on %s: %s", path, strerror(errno));
+		int err = listen_failed(path);
 
 		close(fd);
 		return err;
@@ -559,14 +569,16 @@ static int listen_tcp(struct fm_resp *front, const char *where, bool is_behind_p
 	if (ntohl(address.sin_addr.s_addr) >> 24 != 127 &&
 	    !(is_behind_proxy && front->has_password))
 		return fm_fail(FM_ERR_PERMISSION,
-			       "Redis address %s is not loopback: that needs a password and a "
-			       "proxy that ends TLS before it",
-			       where);
+			       "Redis address %s is not loopback: that needs a password "
+			       "(--redis-password-file%s) and a proxy that ends TLS before it "
+			       "(--redis-behind-proxy%s)",
+			       where, front->has_password ? "" : ": missing",
+			       is_behind_proxy ? "" : ": missing");
 	address.sin_port = htons((uint16_t)port);
 	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
 	    bind(fd, (struct sockaddr *)&address, sizeof(address)) || listen(fd, FM_BACKLOG)) {
-		int err = fm_fail(FM_ERR_IO, "listening on %s: %s", where, strerror(errno));
+		int err = listen_failed(where);
 
 		if (fd >= 0)
 			close(fd);

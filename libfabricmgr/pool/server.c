@@ -259,9 +259,11 @@ static int check_options(struct fm_server *server, const struct fm_server_option
 		return fm_fail(FM_ERR_INVALID, "a pool of %llu bytes: it needs two chunks of %u",
 			       (unsigned long long)options->pool_bytes, FABRICMGR_CHUNK_BYTES);
 	if (options->pool_bytes / FABRICMGR_CHUNK_BYTES > FM_CHUNKS_MAX)
-		return fm_fail(FM_ERR_LIMIT, "a pool of %llu bytes: it has at most %u chunks of %u",
-			       (unsigned long long)options->pool_bytes, FM_CHUNKS_MAX,
-			       FABRICMGR_CHUNK_BYTES);
+		return fm_fail(FM_ERR_LIMIT,
+			       "a pool of %llu bytes: the largest has %llu TiB: choose a smaller "
+			       "size",
+			       (unsigned long long)options->pool_bytes,
+			       (unsigned long long)FM_CHUNKS_MAX * FABRICMGR_CHUNK_BYTES >> 40);
 	server->chunks = (uint32_t)(options->pool_bytes / FABRICMGR_CHUNK_BYTES);
 	server->pool_bytes = (uint64_t)server->chunks * FABRICMGR_CHUNK_BYTES;
 	entries = options->entries_max;
@@ -269,6 +271,13 @@ static int check_options(struct fm_server *server, const struct fm_server_option
 		entries = server->pool_bytes >> 16;
 	if (entries > FM_ENTRIES_MAX)
 		return fm_fail(FM_ERR_LIMIT, "an index has at most %u entries", FM_ENTRIES_MAX);
+	/* A chunk in use has a block at least: with fewer entries some would stay empty. */
+	if (entries < server->chunks)
+		return fm_fail(
+			FM_ERR_INVALID,
+			"an index of %llu entries: a pool of %u chunks needs one for each at "
+			"least: give %u or more, or none for one for each 64 KiB",
+			(unsigned long long)entries, server->chunks, server->chunks);
 	server->entries_max = (uint32_t)entries;
 	server->index_bytes = fm_index_bytes(server->entries_max);
 	server->header_bytes = (uint64_t)server->entries_max * sizeof(struct fm_header);

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`fabric-engine bench`: what it counts, and what it refuses. No test looks at a speed."""
 import json
+import os
 import subprocess
 
 import pytest
@@ -33,6 +34,11 @@ def test_table_has_a_line_a_test(tiny_model):
     assert [line.split()[0] for line in out.stdout.splitlines()[2:]] == ["pp16", "tg4"]
 
 
+def test_json_says_how_many_threads_computed(tiny_model):
+    out = bench(tiny_model, "--json", "-p", "16", "-n", "0", "-r", "1")
+    assert json.loads(out.stdout)["threads"] == min(len(os.sched_getaffinity(0)), 64), out.stderr
+
+
 def test_zero_leaves_tests_out(tiny_model):
     out = bench(tiny_model, "--json", "-p", "0", "-n", "4", "-r", "1")
     assert out.returncode == 0, out.stderr
@@ -40,7 +46,9 @@ def test_zero_leaves_tests_out(tiny_model):
 
 
 @pytest.mark.parametrize("arguments, status, words", [
-    (("-d", "17"), 1, "multiple of 16"),
+    (("-d", "17"), 2, "multiple of 16"),
+    (("-p", "0", "-n", "0"), 2, "leave no test"),
+    (("--pool-socket", "/none"), 2, "--pool-size with --pool-socket"),
     (("-d", "16,999984"), 1, "context ends at"),
     (("-p", "512,x"), 2, "numbers from"),
     (("-d", ""), 2, "numbers from"),

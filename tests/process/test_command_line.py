@@ -163,6 +163,11 @@ def test_wrong_flags_give_one_line(command):
     (("router", "--worker", "unix:x"), ("-m FILE",)),
     (("router", "-m", "x", "--worker", "unix:x", "extra"), ('"extra"',)),
     (("inspect",), ("model file",)), (("inspect", "a", "b"), ("2 model files",)),
+    (("run", "-m", "x", "-p", "x", "-p", "y"), ("-p is given twice",)),
+    (("run", "-m", "x", "-p", "x", "--logprobs", "1"), ("--logprobs", "add --json")),
+    (("run", "-m", "x", "-p", "x", "--teacher", "1"), ("--teacher", "add --json")),
+    (("serve", "-m", "x", "--pool-socket", "x", "--pool-size", "16M"), ("--pool-size with --pool-socket",)),
+    (("router", "-m", "x", "--worker", "nonsense"), ("nonsense", "127.0.0.1:port (loopback only)")),
     (("rum",), ('"rum"', "did you mean run?")), (("frobnicate",), ('"frobnicate"',)),
     (("--json",), ("--json", "command"))])
 def test_what_is_missing_or_too_much_is_named(arguments, words):
@@ -185,6 +190,35 @@ def test_the_other_programs_name_what_is_missing_or_too_much():
         out = run(command, *arguments)
         assert out.returncode == 2 and is_one_line(out.stderr), out
         assert all(word in out.stderr for word in words), out.stderr
+
+
+def test_what_a_daemon_cannot_use_is_named_with_a_remedy(tmp_path):
+    (tmp_path / "file").write_text("")
+    for arguments, words in (
+            (("--size", "100T"), ("the largest has 16 TiB", "choose a smaller size")),
+            (("--size", "64M", "--entries", "15"), ("16 chunks", "give 16 or more")),
+            (("--socket", f"{tmp_path}/file/pool.sock"), ("choose a socket in a folder",)),
+            (("--redis", "0.0.0.0:0"), ("--redis-password-file: missing", "--redis-behind-proxy: missing"))):
+        out = run("fabricmgrd", "--size", "16M", "--socket", f"{tmp_path}/pool.sock", *arguments)
+        assert out.returncode == 1 and all(word in out.stderr for word in words), out
+
+
+def test_a_trace_that_is_none_is_named_with_a_remedy(tmp_path):
+    (tmp_path / "page").write_text("# A page\n")
+    for name, words in (("none", ("No such file", "tests/data/traces")), ("page", ("line 1", "give a trace"))):
+        out = run("fabric-sim replay", "--trace", f"{tmp_path}/{name}")
+        assert out.returncode == 1 and all(word in out.stderr for word in words), out
+
+
+def test_make_names_what_it_was_given_and_what_there_is():
+    for arguments, words in (
+            (("bench-nope",), ("bench-nope", "choose one of:", "put_get")),
+            (("model", "MODEL=README.md"), ("README.md is not a GGUF file",)),
+            (("model", "CACHE=/proc/none"), ("CACHE=/proc/none cannot be written",))):
+        out = subprocess.run(["make", "--no-print-directory", "-s", *arguments], cwd=TOP, text=True,
+                             capture_output=True, check=False,
+                             env={key: value for key, value in os.environ.items() if key != "MODEL"})
+        assert out.returncode and all(word in out.stderr for word in words), out
 
 
 def test_no_command_shows_what_there_is():

@@ -139,7 +139,8 @@ def test_names_that_are_not_kept_are_not_listed(system):
     system.daemon("64M", "--redis", f"unix:{path}", "--redis-names", "0")
     with contextlib.closing(Wire(path)) as wire:
         wire.ask("SET", "a", "b")
-        assert "not kept" in str(wire.ask("SCAN", 0))
+        said = str(wire.ask("SCAN", 0))
+        assert "not kept" in said and "--redis-names" in said
         assert wire.ask("DBSIZE") == 1
 
 
@@ -166,7 +167,7 @@ def test_protocol_three_and_what_clients_ask_first(wire):
     assert wire.ask("SELECT", 0) == "OK"
     assert "out of range" in str(wire.ask("SELECT", 1))
     assert wire.ask("PING") == "PONG" and wire.ask("PING", "x") == b"x"
-    assert b"fabricmgr_version" in wire.ask("INFO")
+    assert b"fabricmgr_version" in wire.ask("INFO") and b"maxmemory_policy:allkeys-density" in wire.ask("INFO")
     assert "unknown command" in str(wire.ask("LPUSH", "a", "b"))
     assert "wrong number" in str(wire.ask("GET"))
     assert wire.ask("TTL", "absent") == -2
@@ -288,6 +289,16 @@ def test_addresses_and_sockets_are_guarded(system, tmp_path):
                              timeout=20)
         assert out.returncode == 1 and why in out.stderr, (address, out)
     assert (tmp_path / "file").read_text() == "kept"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for flag in ("--redis", "--metrics"):
+            out = subprocess.run([f"{BIN}/fabricmgrd", "--socket", system.socket, "--size", "16M", flag,
+                                  address], capture_output=True, text=True, check=False, timeout=20)
+            assert out.returncode == 1 and address in out.stderr and "choose another port" in out.stderr, out
+    daemon = system.daemon("16M", "--redis", f"unix:{tmp_path}/made/redis.sock")  # and its folder
+    words = [line.split()[1] for line in daemon.lines if line]
+    assert words.index("version") < words.index("redis:") < words.index("ready")
+    assert daemon.stop() == 0
     path = f"{system.folder}/redis.sock"
     daemon = system.daemon("16M", "--redis", f"unix:{path}")
     assert os.stat(path).st_mode & 0o777 == 0o600

@@ -143,6 +143,7 @@ START_TEST(refusals_name_their_parameter)
 	refuses(FM_OPENAI_CHAT, "{\"messages\":[]}", "messages");
 	refuses(FM_OPENAI_CHAT, "{\"messages\":[{\"role\":\"x\",\"content\":\"\"}]}",
 		"messages[0].role");
+	refuses(FM_OPENAI_CHAT, "{\"messages\":[{\"content\":\"\"}]}", "messages[0].role");
 	refuses(FM_OPENAI_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":5}]}",
 		"messages[0].content");
 	refuses(FM_OPENAI_CHAT, "{\"messages\":[5]}", "messages[0]");

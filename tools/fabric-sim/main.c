@@ -166,8 +166,8 @@ static int print_json(const struct command_line *line, uint32_t room, const stru
 			"token_hit_rate", rate(r->token_hits, r->tokens), "block_hit_rate",
 			rate(r->block_hits, r->blocks), "of_optimum",
 			rate(r->token_hits, rows[0].result.token_hits), "gap_closed",
-			isnan(closed) ? json_null() : json_real(closed),
-			"tokens", (json_int_t)r->tokens, "token_hits", (json_int_t)r->token_hits,
+			isnan(closed) ? json_null() : json_real(closed), "tokens",
+			(json_int_t)r->tokens, "token_hits", (json_int_t)r->token_hits,
 			"bytes_served", (json_int_t)(r->block_hits * line->block_bytes),
 			"bytes_written", (json_int_t)(r->written * line->block_bytes),
 			"blocks_written", (json_int_t)r->written, "blocks_evicted",
@@ -302,9 +302,8 @@ int main(int argc, char **argv)
 		argc--;
 		argv++;
 	} else if (argc < 2 || *argv[1] != '-') {
-		fm_fail(FM_ERR_INVALID, "%s%.64s%s: give the command replay",
-			argc < 2 ? "" : "\"", argc < 2 ? "no command" : argv[1],
-			argc < 2 ? "" : "\"");
+		fm_fail(FM_ERR_INVALID, "%s%.64s%s: give the command replay", argc < 2 ? "" : "\"",
+			argc < 2 ? "no command" : argv[1], argc < 2 ? "" : "\"");
 		return fm_usage_error("fabric-sim");
 	}
 	status = fm_command_parse(&command, argc, argv, &line);
@@ -312,7 +311,8 @@ int main(int argc, char **argv)
 		if (optind < argc)
 			fm_fail(FM_ERR_INVALID, "\"%.64s\" is one argument too many", argv[optind]);
 		else
-			fm_fail(FM_ERR_INVALID, "give --trace FILE");
+			fm_fail(FM_ERR_INVALID, "give --trace FILE, such as one of the sources' "
+						"tests/data/traces");
 		status = fm_usage_error(command.name);
 	}
 	if (status == FM_COMMAND_GO)

@@ -62,7 +62,10 @@ static int read_all(const char *path, uint8_t **out, size_t *out_n)
 		n += (size_t)got;
 	}
 	if (got) {
-		int err = got < 0 ? fm_fail(FM_ERR_IO, "%s: %s", path, strerror(errno))
+		int err = got < 0 ? fm_fail(FM_ERR_IO,
+					    "--trace %s: %s: give a file of requests (three are in "
+					    "the sources' tests/data/traces)",
+					    path, strerror(errno))
 				  : fm_fail(FM_ERR_LIMIT, "%s: larger than %llu MiB", path,
 					    FM_TRACE_BYTES_MAX >> 20);
 
@@ -272,7 +275,11 @@ static int read_lines(struct reader *reader, const char *path, const char *text,
 
 		line_number++;
 		line = json_loadb(text + at, length, 0, &error);
-		err = line ? read_line(reader, line) : fm_fail(FM_ERR_CORRUPT, "%s", error.text);
+		err = line ? read_line(reader, line)
+			   : fm_fail(FM_ERR_CORRUPT,
+				     "not JSON (%s): give a trace, a JSON object a line "
+				     "(man fabric-sim)",
+				     error.text);
 		if (err) {
 			char why[256];
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What fabricctl's commands share: the attached pool, the output form, exit codes. Commands stand
- * in show.c (info, status) and blocks.c (ls, verify) and see the library through fabricmgr.h only.
- * Invariant: human text and JSON of a command tell the same facts.
+ * in show.c, blocks.c, operate.c and top.c and see the library through fabricmgr.h only. Invariant:
+ * human text and JSON of a command tell the same facts.
  */
 #ifndef FABRICCTL_H
 #define FABRICCTL_H

@@ -14,6 +14,8 @@ static void print_rung(const char *label, const char *rung, const char *reason)
 		printf("%-12s   not the rung above: %s\n", "", reason);
 }
 
+static const char kernel_module[] = "not used: this version has no kernel rung";
+
 json_t *ctl_info_json(struct ctl *ctl)
 {
 	struct fm_pool_info info = {.size = sizeof(info)};
@@ -26,7 +28,7 @@ json_t *ctl_info_json(struct ctl *ctl)
 			 info.rung_reason, "loop", info.loop, "loop_reason", info.loop_reason,
 			 "policy", info.policy, "total_bytes", (json_int_t)info.total_bytes,
 			 "entries_max", (json_int_t)info.entries_max, "kernel_module",
-			 "not used: this version has no kernel rung");
+			 kernel_module);
 }
 
 int ctl_info(struct ctl *ctl)
@@ -49,6 +51,7 @@ int ctl_info(struct ctl *ctl)
 	printf("%-12s %s in chunks of 4 MiB\n", "size", ctl_bytes(info.total_bytes, bytes));
 	printf("%-12s %llu blocks\n", "index", (unsigned long long)info.entries_max);
 	printf("%-12s %s\n", "policy", info.policy);
+	printf("%-12s %s\n", "kernel", kernel_module);
 	return CTL_OK;
 }
 

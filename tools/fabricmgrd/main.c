@@ -19,7 +19,7 @@
 #include "redis.h"
 #include "settings.h"
 
-/* The folder of the socket, when it is not there. */
+/* The folder of a socket, when it is not there. */
 static void make_folder(const char *path)
 {
 	char folder[4096];
@@ -49,6 +49,8 @@ static void say_what_serves(const struct settings *settings, struct fm_server *s
 				    (FM_CHUNK_BYTES >> 20)),
 	       FM_CHUNK_BYTES >> 20);
 	fm_log(FM_LOG_INFO, "socket: %s", settings->server.socket);
+	for (uint32_t i = 0; i < settings->redis.n_listen; i++)
+		fm_log(FM_LOG_INFO, "redis: %s", settings->redis.listen[i]);
 	fm_log(FM_LOG_INFO, "ready");
 	if (settings->ready_fd < 0)
 		return;
@@ -67,6 +69,9 @@ static int serve(const struct settings *line, struct settings *settings)
 
 	control_block_signals();
 	make_folder(settings->server.socket);
+	for (uint32_t i = 0; i < settings->redis.n_listen; i++)
+		if (!strncmp(settings->redis.listen[i], "unix:", 5))
+			make_folder(settings->redis.listen[i] + 5);
 	err = fm_server_create(&settings->server, &server);
 	if (err) {
 		fm_log(FM_LOG_ERROR, "%s", fm_error_detail());

@@ -350,8 +350,7 @@ int metrics_start(const struct metrics_flags *flags, struct fm_server *server, s
 		MHD_OPTION_CONNECTION_TIMEOUT, (unsigned int)IDLE_SECONDS,
 		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)16384, MHD_OPTION_END);
 	if (!metrics->daemon) {
-		err = fm_fail(FM_ERR_IO, "--metrics %s: cannot listen there: %s", flags->listen,
-			      strerror(errno ? errno : EADDRINUSE));
+		err = fm_listen_failed("--metrics", flags->listen, errno ? errno : EADDRINUSE);
 		free(metrics);
 		return err;
 	}

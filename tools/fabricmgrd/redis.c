@@ -113,8 +113,6 @@ int redis_start(const struct redis_flags *flags, struct fm_server *server, struc
 		free(redis);
 		return err;
 	}
-	for (uint32_t i = 0; i < flags->n_listen; i++)
-		fm_log(FM_LOG_INFO, "redis: %s", flags->listen[i]);
 	*out = redis;
 	return 0;
 }
