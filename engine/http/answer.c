@@ -161,7 +161,9 @@ static json_t *number_or_null(int64_t value)
 
 static double milliseconds(uint64_t from, uint64_t to)
 {
-	return to > from ? (double)((to - from) / 1000) / 1000.0 : 0;
+	uint64_t microseconds = to > from ? (to - from) / 1000 : 0;
+
+	return (double)microseconds / 1000.0;
 }
 
 static json_t *describe_route(const struct fm_choice *choice,

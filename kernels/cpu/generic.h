@@ -340,8 +340,8 @@ static inline void fm_generic_block_float(enum fm_format format, const uint8_t *
 		const float *d = block.d[column / (FM_BLOCK_COLUMNS / 2)];
 
 		for (int lane = 0; lane < FM_LANES; lane++) {
-			float q = (float)(block.u[column / 4][lane][column % 4] - block.offset);
-			float product = d[lane] * q;
+			int q = block.u[column / 4][lane][column % 4] - block.offset;
+			float product = d[lane] * (float)q;
 
 			w[column][lane] = block.has_m ? product + block.m[lane] : product;
 		}

@@ -122,7 +122,7 @@ static int follow_chain(struct fm_log *log)
 	if (is_missing || log->unreadable)
 		log->counters.distrusted++;
 	/* A segment that cannot be read and is missed nowhere may be the newest of all. */
-	if (log->unreadable > is_missing)
+	if (log->unreadable > (is_missing ? 1U : 0U))
 		log->order_count = 0;
 	return 0;
 }

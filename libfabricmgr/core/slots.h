@@ -13,6 +13,7 @@
 #include "base/limits.h"
 #include "core/index.h"
 
+/* Two names, of two headers. NOLINTNEXTLINE(misc-redundant-expression) */
 _Static_assert(FM_CHUNK_BYTES == FABRICMGR_CHUNK_BYTES, "one size for all sides");
 
 struct fm_chunk_ops {

@@ -82,8 +82,9 @@ void resp_reply_format(struct resp_connection *connection, const char *format, .
 	va_end(arguments);
 	if (length > (int)sizeof(text) - 3)
 		length = (int)sizeof(text) - 3;
-	memcpy(text + length, "\r\n", 2);
-	resp_reply(connection, text, (size_t)length + 2);
+	text[length++] = '\r';
+	text[length++] = '\n';
+	resp_reply(connection, text, (size_t)length);
 }
 
 void resp_reply_null(struct resp_connection *connection)

@@ -285,6 +285,7 @@ static int scan(struct fm_nvme *nvme)
 	scan_firsts(nvme, pages);
 	while (fm_log_scan_next(&nvme->log, &segment, &page)) {
 		uint64_t offset = place_of(nvme, segment, page);
+		/* Once more when it fails. NOLINTNEXTLINE(misc-redundant-expression) */
 		bool is_read = !transfer(nvme, FM_DEVICE_READ, offset, pages) ||
 			       !transfer(nvme, FM_DEVICE_READ, offset, pages);
 

@@ -270,10 +270,8 @@ static bool finish(struct uring *u, struct fm_device_op *op, int result)
 {
 	if (result == -EINTR || result == -EAGAIN)
 		result = 0;
-	else if (result < 0 || op->kind == FM_DEVICE_FLUSH)
-		return true;
-	else if (!result)
-		return true; /* the end of the file */
+	else if (result <= 0 || op->kind == FM_DEVICE_FLUSH)
+		return true; /* none moved: the end of the file */
 	op->moved += (uint64_t)result;
 	if (op->moved == op->length && op->length)
 		return true;

@@ -168,8 +168,8 @@ static int print_json(const struct command_line *line, uint32_t room, const stru
 			rate(r->token_hits, rows[0].result.token_hits), "gap_closed",
 			isnan(closed) ? json_null() : json_real(closed), "tokens",
 			(json_int_t)r->tokens, "token_hits", (json_int_t)r->token_hits,
-			"bytes_served", (json_int_t)(r->block_hits * line->block_bytes),
-			"bytes_written", (json_int_t)(r->written * line->block_bytes),
+			"bytes_served", (json_int_t)r->block_hits * (json_int_t)line->block_bytes,
+			"bytes_written", (json_int_t)r->written * (json_int_t)line->block_bytes,
 			"blocks_written", (json_int_t)r->written, "blocks_evicted",
 			(json_int_t)r->evicted);
 

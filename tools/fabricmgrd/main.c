@@ -45,8 +45,8 @@ static void say_what_serves(const struct settings *settings, struct fm_server *s
 	       reason);
 	/* As it is held, in whole chunks, which may be less than was asked for. */
 	fm_log(FM_LOG_INFO, "size: %llu MiB in chunks of %u MiB",
-	       (unsigned long long)(settings->server.pool_bytes / FM_CHUNK_BYTES *
-				    (FM_CHUNK_BYTES >> 20)),
+	       (unsigned long long)(settings->server.pool_bytes / FM_CHUNK_BYTES) *
+		       (FM_CHUNK_BYTES >> 20),
 	       FM_CHUNK_BYTES >> 20);
 	fm_log(FM_LOG_INFO, "socket: %s", settings->server.socket);
 	for (uint32_t i = 0; i < settings->redis.n_listen; i++)
