@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include <fabricmgr.h>
+#include <fabricmgr_messages.h>
 
 #include "embedded_pool.h"
 
@@ -22,7 +23,7 @@ static void *serve(void *argument)
 	struct fm_embedded_pool *pool = argument;
 
 	if (fm_server_run(pool->server))
-		fm_log(FM_LOG_ERROR, "the embedded pool stopped: %s", fm_error_detail());
+		fm_log(FM_LOG_ERROR, FM2001 "the embedded pool stopped: %s", fm_error_detail());
 	return NULL;
 }
 

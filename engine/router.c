@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include <fabricmgr.h>
+#include <fabricmgr_messages.h>
 
 #include "options.h"
 #include "router.h"
@@ -116,6 +117,6 @@ int fm_router_main(int argc, char **argv)
 	err = router.options.stop_fd < 0 ? router.options.stop_fd
 					 : fm_front_end_run(&router.options);
 	if (err)
-		fm_log(FM_LOG_ERROR, "%s", fm_error_detail());
+		fm_log(FM_LOG_ERROR, FM2003 "%s", fm_error_detail());
 	return err ? FM_EXIT_FAILED : 0;
 }

@@ -13,6 +13,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <fabricmgr_messages.h>
+
 #include "embedded_pool.h"
 #include "http/front_end.h"
 #include "options.h"
@@ -110,7 +112,7 @@ static int serve_all(struct serve *serve)
 		serve->front.pool_socket = serve->flags.pool_socket;
 		err = fm_front_end_run(&serve->front);
 		if (write(serve->worker_stop, &one, sizeof(one)) < 0)
-			fm_log(FM_LOG_ERROR, "serve: %s", strerror(errno));
+			fm_log(FM_LOG_ERROR, FM2002 "serve: %s", strerror(errno));
 		pthread_join(serve->thread, NULL);
 		if (!err && serve->worker_error)
 			err = fm_fail(serve->worker_error, "%s", serve->worker_detail);
@@ -151,6 +153,6 @@ int fm_serve_main(int argc, char **argv)
 	serve.front.stop_fd = fm_stop_signal_fd();
 	err = serve.front.stop_fd < 0 ? serve.front.stop_fd : serve_all(&serve);
 	if (err)
-		fm_log(FM_LOG_ERROR, "serve: %s", fm_error_detail());
+		fm_log(FM_LOG_ERROR, FM2002 "serve: %s", fm_error_detail());
 	return err ? FM_EXIT_FAILED : 0;
 }

@@ -5,6 +5,8 @@
  */
 #include <stdio.h>
 
+#include <fabricmgr_messages.h>
+
 #include "options.h"
 #include "progress.h"
 #include "stop_signal.h"
@@ -110,6 +112,6 @@ int fm_worker_main(int argc, char **argv)
 	};
 	err = options->stop_fd < 0 ? options->stop_fd : serve(flags, options);
 	if (err)
-		fm_log(FM_LOG_ERROR, "worker: %s", fm_error_detail());
+		fm_log(FM_LOG_ERROR, FM2004 "worker: %s", fm_error_detail());
 	return err ? FM_EXIT_FAILED : 0;
 }

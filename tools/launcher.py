@@ -138,7 +138,7 @@ class System:
 
     def start(self):
         self.daemon.start()
-        self.daemon.wait_for(r"(^|: )ready$")
+        self.daemon.wait_for(r"(^|: )(FM\d+ )?ready$")
         memory = re.search(r"memory: ([^;\n]*)", self.daemon.output())
         self.daemon.announce(f"{self.size} pool" + (f" on {memory[1].strip()}" if memory else ""))
         self.prefill.start()

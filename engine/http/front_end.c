@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <fabricmgr.h>
+#include <fabricmgr_messages.h>
 #include <fabricmgr_kill_point.h>
 
 #include "http/answer.h"
@@ -97,7 +98,7 @@ static void wake(struct front_end *front)
 
 	/* A full counter means that it is awake already. */
 	if (write(front->wake_fd, &one, sizeof(one)) < 0 && errno != EAGAIN)
-		fm_log(FM_LOG_ERROR, "front end: eventfd: %s", strerror(errno));
+		fm_log(FM_LOG_ERROR, FM2101 "front end: eventfd: %s", strerror(errno));
 }
 
 static int submit(void *arg, struct fm_exchange *exchange)
@@ -154,12 +155,13 @@ static void check_pool(struct front_end *front, uint64_t now)
 		return;
 	if (!fm_pool_attach(&attach, &front->pool)) {
 		front->pool_complained = false;
-		fm_log(FM_LOG_INFO, "router: attached to the pool at %s", attach.socket);
+		fm_log(FM_LOG_INFO, FM2102 "router: attached to the pool at %s", attach.socket);
 		return;
 	}
 	front->pool = NULL;
 	if (!front->pool_complained)
-		fm_log(FM_LOG_WARNING, "router: no pool yet, every prompt counts as uncached: %s",
+		fm_log(FM_LOG_WARNING,
+		       FM2103 "router: no pool yet, every prompt counts as uncached: %s",
 		       fm_error_detail());
 	front->pool_complained = true;
 	if (!front->pool_backoff)
@@ -252,7 +254,7 @@ static void fail(struct front_end *front, struct fm_exchange *exchange, int stat
 static void give_up(struct front_end *front, struct fm_exchange *exchange, int err)
 {
 	if (err == FM_ERR_LIMIT) {
-		fm_log(FM_LOG_INFO, "router: dropped a request: %s", fm_error_detail());
+		fm_log(FM_LOG_INFO, FM2104 "router: dropped a request: %s", fm_error_detail());
 		fm_exchange_abort(exchange);
 		retire(front, exchange);
 	} else if (err) {
@@ -580,13 +582,13 @@ static void on_error(struct front_end *front, size_t worker, struct fm_choice *c
 
 	text = text ? text : "the worker failed";
 	if (json_is_true(json_object_get(message, "retry"))) {
-		fm_log(FM_LOG_INFO, "worker %s: gave a request back: %s",
+		fm_log(FM_LOG_INFO, FM2105 "worker %s: gave a request back: %s",
 		       front->links[worker].address, text);
 		fm_router_core_retry(front->core, (uint32_t)choice->request, now_ns());
 		return;
 	}
-	fm_log(FM_LOG_WARNING, "worker %s: refused a request: %s", front->links[worker].address,
-	       text);
+	fm_log(FM_LOG_WARNING, FM2106 "worker %s: refused a request: %s",
+	       front->links[worker].address, text);
 	drop_choice(front, choice, false);
 	fail(front, choice->exchange, is_clients ? 400 : 500, NULL, text);
 }
@@ -614,7 +616,7 @@ static int on_hello(struct front_end *front, size_t worker, json_t *message)
 	FM_KILL_POINT("front end: worker's hello");
 	link->state = FM_LINK_UP;
 	snprintf(link->reason, sizeof(link->reason), "up");
-	fm_log(FM_LOG_INFO, "worker %s: up, %s, pid %u", link->address,
+	fm_log(FM_LOG_INFO, FM2107 "worker %s: up, %s, pid %u", link->address,
 	       link->hello.role == FM_ROLE_BOTH	     ? "prefill and decode"
 	       : link->hello.role == FM_ROLE_PREFILL ? "prefill"
 						     : "decode",
@@ -827,7 +829,7 @@ static bool begin_drain(struct front_end *front, uint64_t now)
 	take_submissions(front);
 	if (front->n_active)
 		fm_log(FM_LOG_INFO,
-		       "stopping: %u requests may go on for %u s; a second signal ends them",
+		       FM2108 "stopping: %u requests may go on for %u s; a second signal ends them",
 		       front->n_active, front->options->drain_s);
 	return true;
 }
@@ -909,7 +911,8 @@ static int open_model(struct front_end *front)
 	if (!err) {
 		front->answer.tokenizer = tokenizer;
 		if (fm_chat_template_create(file, &front->chat)) {
-			fm_log(FM_LOG_WARNING, "no /v1/chat/completions: %s", fm_error_detail());
+			fm_log(FM_LOG_WARNING, FM2109 "no /v1/chat/completions: %s",
+			       fm_error_detail());
 			front->chat = NULL;
 		}
 		if (gguf_get_string(file, "general.architecture", &architecture)) {

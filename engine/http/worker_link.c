@@ -16,6 +16,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <fabricmgr_messages.h>
+
 #include "http/worker_link.h"
 #include "json_memory.h"
 #include "worker/address.h"
@@ -71,7 +73,7 @@ void fm_worker_link_close(struct fm_worker_link *link, uint64_t now, uint64_t pa
 	/* A worker that is tried ten times a second is complained about once. */
 	if (strcmp(reason, link->reason))
 		fm_log(link->state == FM_LINK_CONNECTING ? FM_LOG_INFO : FM_LOG_WARNING,
-		       "worker %s: %s", link->address, reason);
+		       FM2110 "worker %s: %s", link->address, reason);
 	snprintf(link->reason, sizeof(link->reason), "%s", reason);
 	fm_worker_link_destroy(link);
 	link->out_sent = link->in_taken = link->short_tries = 0;
@@ -242,8 +244,10 @@ int fm_worker_link_next(struct fm_worker_link *link, json_t **out)
 	*out = fm_json_load(start, (size_t)(end - start), 0, &where);
 	if (fm_json_was_short()) {
 		if (!link->short_tries++)
-			fm_log(FM_LOG_WARNING, "worker %s: no memory to read what it sent: trying "
-			       "again", link->address);
+			fm_log(FM_LOG_WARNING,
+			       FM2111 "worker %s: no memory to read what it sent: trying "
+				      "again",
+			       link->address);
 		return link->short_tries > FM_WORKER_SHORT_TRIES_MAX
 			       ? fm_fail(FM_ERR_NO_MEMORY, "no memory to read what it sent")
 			       : 0;

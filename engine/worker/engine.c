@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include <fabricmgr_kill_point.h>
+#include <fabricmgr_messages.h>
 
 #include "text/tokenizer.h"
 #include "worker/engine.h"
@@ -349,10 +350,11 @@ static bool have_pool(struct fm_engine *engine)
 		return true;
 	}
 	if (!engine->reattach_tries)
-		fm_log(FM_LOG_WARNING, "the pool's daemon is gone; waiting for it to come back");
+		fm_log(FM_LOG_WARNING,
+		       FM2201 "the pool's daemon is gone; waiting for it to come back");
 	lose_pool(engine);
 	if (!fm_kv_cache_reattach(engine->cache)) {
-		fm_log(FM_LOG_INFO, "attached to the pool again");
+		fm_log(FM_LOG_INFO, FM2202 "attached to the pool again");
 		engine->reattach_tries = 0;
 		return true;
 	}

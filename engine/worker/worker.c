@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include <fabricmgr_kill_point.h>
+#include <fabricmgr_messages.h>
 
 #include "json_memory.h"
 #include "worker/address.h"
@@ -201,7 +202,7 @@ static void turn_away(struct worker *worker, struct connection *connection, int 
 {
 	char unread[4096];
 
-	fm_log(FM_LOG_WARNING, "a front end was turned away: %s", fm_error_detail());
+	fm_log(FM_LOG_WARNING, FM2203 "a front end was turned away: %s", fm_error_detail());
 	send_error(connection, 0, err);
 	transmit(connection);
 	for (int i = 0; i < 16 && recv(connection->fd, unread, sizeof(unread), MSG_DONTWAIT) > 0;
@@ -300,7 +301,8 @@ static bool take_line(struct worker *worker, struct connection *connection, cons
 static void be_short(struct connection *connection)
 {
 	if (++connection->short_tries == 1)
-		fm_log(FM_LOG_WARNING, "no memory to read what a front end sent: trying again");
+		fm_log(FM_LOG_WARNING,
+		       FM2204 "no memory to read what a front end sent: trying again");
 	if (connection->short_tries > SHORT_TRIES_MAX)
 		connection->is_broken = true;
 }
@@ -344,7 +346,8 @@ static void receive(struct worker *worker, struct connection *connection)
 			return;
 		}
 		if (in->used + 65536 > FM_WORKER_LINE_MAX) {
-			fm_log(FM_LOG_WARNING, "a front end sent a line over %u bytes: closed",
+			fm_log(FM_LOG_WARNING,
+			       FM2205 "a front end sent a line over %u bytes: closed",
 			       FM_WORKER_LINE_MAX);
 			connection->is_broken = true;
 			return;

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fabricmgr.h>
@@ -17,6 +18,24 @@
 /* Relaxed, without pairs: each value stands alone, and the name is text that never changes. */
 static _Atomic int log_level; /* 0: not yet read from the environment */
 static _Atomic(const char *) program_name;
+
+static _Atomic int log_target = FM_LOG_AUTO; /* then FM_LOG_STDERR or FM_LOG_JOURNAL */
+
+/* The service manager names what it connected to standard error: "device:inode" of the journal. */
+static bool is_journal(void)
+{
+	const char *stream = getenv("JOURNAL_STREAM");
+	unsigned long long device, inode;
+	struct stat status;
+
+	return stream && sscanf(stream, "%llu:%llu", &device, &inode) == 2 &&
+	       !fstat(STDERR_FILENO, &status) && status.st_dev == device && status.st_ino == inode;
+}
+
+void fm_log_set_target(enum fm_log_target target)
+{
+	atomic_store_explicit(&log_target, (int)target, memory_order_relaxed);
+}
 
 static int level_from_environment(void)
 {
@@ -45,8 +64,9 @@ void fm_log(enum fm_log_level level, const char *format, ...)
 {
 	int limit = atomic_load_explicit(&log_level, memory_order_relaxed);
 	const char *program = atomic_load_explicit(&program_name, memory_order_relaxed);
+	int target = atomic_load_explicit(&log_target, memory_order_relaxed);
 	int saved_errno = errno;
-	char line[1024];
+	char line[1024], priority[8] = "";
 	va_list args;
 	size_t used;
 
@@ -56,7 +76,13 @@ void fm_log(enum fm_log_level level, const char *format, ...)
 	}
 	if ((int)level > limit)
 		return;
-	used = (size_t)snprintf(line, sizeof(line) - 1, "%s: %s",
+	if (target == FM_LOG_AUTO) {
+		target = is_journal() ? FM_LOG_JOURNAL : FM_LOG_STDERR;
+		fm_log_set_target((enum fm_log_target)target);
+	}
+	if (target == FM_LOG_JOURNAL)
+		snprintf(priority, sizeof(priority), "<%d>", (int)level);
+	used = (size_t)snprintf(line, sizeof(line) - 1, "%s%s: %s", priority,
 				program ? program : program_invocation_short_name,
 				level == FM_LOG_ERROR	  ? "error: "
 				: level == FM_LOG_WARNING ? "warning: "

@@ -66,6 +66,13 @@ FM_API void fm_log(enum fm_log_level level, const char *format, ...)
 FM_API void fm_log_set_level(enum fm_log_level level); /* 0: FABRICMGR_LOG's again */
 FM_API void fm_log_set_program(const char *name);
 
+enum fm_log_target {
+	FM_LOG_AUTO = 0,    /* the journal, when standard error goes there ($JOURNAL_STREAM) */
+	FM_LOG_STDERR = 1,  /* plain lines */
+	FM_LOG_JOURNAL = 2, /* lines that begin with their priority, as "<4>" */
+};
+FM_API void fm_log_set_target(enum fm_log_target target);
+
 /* ---- names of what is cached -------------------------------------------------------------- */
 
 struct fm_digest {

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <fabricmgr.h>
+#include <fabricmgr_messages.h>
 
 #include "mem/cgroup.h"
 #include "mem/region.h"
@@ -168,7 +169,7 @@ int fm_region_populate(int fd, uint64_t offset, uint64_t bytes)
 void fm_region_punch(int fd, uint64_t offset, uint64_t bytes)
 {
 	if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes))
-		fm_log(FM_LOG_WARNING, "giving back %llu bytes of pool memory: %s",
+		fm_log(FM_LOG_WARNING, FM1101 "giving back %llu bytes of pool memory: %s",
 		       (unsigned long long)bytes, strerror(errno));
 }
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <fabricmgr.h>
+#include <fabricmgr_messages.h>
 
 #include "pool/lock_file.h"
 
@@ -54,7 +55,8 @@ int fm_lock_file_take(const char *path)
 		if (still_stands(path, fd)) {
 			/* For the message above only: a full disk does not matter. */
 			if (ftruncate(fd, 0) || dprintf(fd, "%d", getpid()) < 0)
-				fm_log(FM_LOG_DEBUG, "lock file %s: %s", path, strerror(errno));
+				fm_log(FM_LOG_DEBUG, FM1102 "lock file %s: %s", path,
+				       strerror(errno));
 			return fd;
 		}
 		close(fd);

@@ -18,6 +18,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <fabricmgr_messages.h>
+
 #include "base/clock.h"
 #include "mem/cgroup.h"
 #include "pool/lock_file.h"
@@ -224,7 +226,8 @@ static void on_listener(void *context)
 
 	while ((fd = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0)
 		if (fm_session_create(server, fd))
-			fm_log(FM_LOG_WARNING, "a client was turned away: %s", fm_error_detail());
+			fm_log(FM_LOG_WARNING, FM1103 "a client was turned away: %s",
+			       fm_error_detail());
 }
 
 static void on_handover(void *context)
@@ -234,7 +237,8 @@ static void on_handover(void *context)
 
 	while (read(server->handover[0], &fd, sizeof(fd)) == sizeof(fd))
 		if (fm_session_create(server, fd))
-			fm_log(FM_LOG_WARNING, "a client was turned away: %s", fm_error_detail());
+			fm_log(FM_LOG_WARNING, FM1103 "a client was turned away: %s",
+			       fm_error_detail());
 }
 
 static void on_stop(void *context)
@@ -543,7 +547,7 @@ static bool serve_rings(struct fm_server *server)
 			continue;
 		n = fm_session_serve(session);
 		if (n < 0) {
-			fm_log(FM_LOG_WARNING, "client %u (%s, pid %u) is disconnected: %s",
+			fm_log(FM_LOG_WARNING, FM1104 "client %u (%s, pid %u) is disconnected: %s",
 			       session->owner.id, session->name, session->pid, fm_error_detail());
 			fm_session_end(session);
 		}

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include <fabricmgr_kill_point.h>
+#include <fabricmgr_messages.h>
 
 #include "base/clock.h"
 #include "core/evict.h"
@@ -42,7 +43,7 @@ static void on_submitted(void *context)
 
 	/* Only resets the event; the rings are looked at after every wait. */
 	if (read(session->submitted, &count, sizeof(count)) < 0 && errno != EAGAIN)
-		fm_log(FM_LOG_WARNING, "eventfd of client %u: %s", session->owner.id,
+		fm_log(FM_LOG_WARNING, FM1105 "eventfd of client %u: %s", session->owner.id,
 		       strerror(errno));
 }
 
@@ -466,7 +467,7 @@ static void on_socket(void *context)
 	/* A reply that finds no room (BUSY) means a client that asks and does not read. */
 	if (got <= 0 || on_request(session, &request, (size_t)got)) {
 		if (got)
-			fm_log(FM_LOG_WARNING, "client %u (pid %u) is turned away: %s",
+			fm_log(FM_LOG_WARNING, FM1106 "client %u (pid %u) is turned away: %s",
 			       session->owner.id, session->pid, fm_error_detail());
 		fm_session_end(session);
 	}
@@ -483,7 +484,7 @@ void fm_session_complete(struct fm_session *session, const struct fm_completion 
 	FM_KILL_POINT("ring: answered, client not woken");
 	if (fm_ring_must_wake_client(&session->ring) &&
 	    write(session->completed, &one, sizeof(one)) < 0 && errno != EAGAIN)
-		fm_log(FM_LOG_WARNING, "eventfd of client %u: %s", session->owner.id,
+		fm_log(FM_LOG_WARNING, FM1105 "eventfd of client %u: %s", session->owner.id,
 		       strerror(errno));
 }
 

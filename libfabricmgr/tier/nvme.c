@@ -9,6 +9,8 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include <fabricmgr_messages.h>
+
 #include "base/crc32c.h"
 #include "base/limits.h"
 #include "tier/nvme.h"
@@ -267,7 +269,7 @@ static void scan_firsts(struct fm_nvme *nvme, struct fm_log_page *pages)
 					transfer(nvme, FM_DEVICE_READ, ops[i].offset, &pages[i]);
 			if (waits[i].result) {
 				nvme->info.read_errors++;
-				fm_log(FM_LOG_WARNING, "%s", fm_error_detail());
+				fm_log(FM_LOG_WARNING, FM1401 "%s", fm_error_detail());
 			}
 			fm_log_scan_first(&nvme->log, first + i,
 					  waits[i].result ? NULL : &pages[i]);
@@ -291,7 +293,7 @@ static int scan(struct fm_nvme *nvme)
 
 		if (!is_read) {
 			nvme->info.read_errors++;
-			fm_log(FM_LOG_WARNING, "%s", fm_error_detail());
+			fm_log(FM_LOG_WARNING, FM1401 "%s", fm_error_detail());
 		}
 		fm_log_scan_page(&nvme->log, is_read ? pages : NULL);
 	}
@@ -399,7 +401,7 @@ void fm_nvme_set_memory(struct fm_nvme *nvme, uint32_t buffer, void *memory, siz
 {
 	if (nvme->device->set_buffer(nvme->device, buffer, memory, length) && memory &&
 	    !nvme->info.register_errors++)
-		fm_log(FM_LOG_WARNING, "%s; going on unregistered", fm_error_detail());
+		fm_log(FM_LOG_WARNING, FM1402 "%s; going on unregistered", fm_error_detail());
 }
 
 void fm_nvme_info(const struct fm_nvme *nvme, struct fm_nvme_info *info)
@@ -427,7 +429,7 @@ static void on_part_written(struct fm_device_op *op, int64_t result)
 		nvme->info.write_errors++;
 		if (!io->has_failed)
 			fm_log(FM_LOG_WARNING,
-			       "%s: writing %llu bytes at %llu: %s; the segment is given up",
+			       FM1403 "%s: writing %llu bytes at %llu: %s; the segment is given up",
 			       nvme->device->name, (unsigned long long)op->length,
 			       (unsigned long long)op->offset,
 			       strerror(result < 0 ? (int)-result : ENOSPC));
@@ -512,7 +514,7 @@ static void on_flushed(struct fm_device_op *op, int64_t result)
 	nvme->info.flushes++;
 	if (result < 0) {
 		nvme->info.flush_errors++;
-		fm_log(FM_LOG_WARNING, "%s: flushing: %s", nvme->device->name,
+		fm_log(FM_LOG_WARNING, FM1404 "%s: flushing: %s", nvme->device->name,
 		       strerror((int)-result));
 	}
 	fm_log_flush_end(&nvme->log, result >= 0);
@@ -530,7 +532,7 @@ static void settle(struct fm_nvme *nvme)
 						      is_stored ? 0 : FM_ERR_IO);
 	if (nvme->log.is_dead && !was_dead)
 		fm_log(FM_LOG_ERROR,
-		       "%s: takes no more blocks: too many segments or flushes failed",
+		       FM1405 "%s: takes no more blocks: too many segments or flushes failed",
 		       nvme->device->name);
 }
 
@@ -566,13 +568,14 @@ static void on_read(struct fm_device_op *op, int64_t result)
 		err = FM_ERR_NOT_FOUND; /* removed, or its segment was reclaimed */
 	} else if (result != (int64_t)op->length) {
 		nvme->info.read_errors++;
-		fm_log(FM_LOG_WARNING, "%s: reading %llu bytes at %llu: %s", nvme->device->name,
-		       (unsigned long long)op->length, (unsigned long long)op->offset,
+		fm_log(FM_LOG_WARNING, FM1406 "%s: reading %llu bytes at %llu: %s",
+		       nvme->device->name, (unsigned long long)op->length,
+		       (unsigned long long)op->offset,
 		       result < 0 ? strerror((int)-result) : "the end of the device");
 		err = FM_ERR_IO;
 	} else if (fm_crc32c(op->memory, place.block.length) != place.block.crc32c) {
 		nvme->info.checksum_errors++;
-		fm_log(FM_LOG_WARNING, "%s: the checksum of %llu bytes at %llu is wrong",
+		fm_log(FM_LOG_WARNING, FM1407 "%s: the checksum of %llu bytes at %llu is wrong",
 		       nvme->device->name, (unsigned long long)op->length,
 		       (unsigned long long)op->offset);
 		err = FM_ERR_CORRUPT;

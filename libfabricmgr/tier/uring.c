@@ -20,6 +20,7 @@
 #include <liburing.h>
 
 #include <fabricmgr.h>
+#include <fabricmgr_messages.h>
 
 #include "tier/uring.h"
 
@@ -77,7 +78,7 @@ static int grow(struct uring *u, uint64_t have, uint64_t bytes)
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory to write zeros to %s", u->path);
 	memset(zeros, 0, ZERO_BYTES);
 	if (bytes - have > 1ull << 30)
-		fm_log(FM_LOG_INFO, "%s: writing %.1f MiB of zeros, once", u->path,
+		fm_log(FM_LOG_INFO, FM1408 "%s: writing %.1f MiB of zeros, once", u->path,
 		       mebibytes(bytes - have));
 	for (uint64_t at = have / ALIGNMENT * ALIGNMENT; at < bytes && !err;) {
 		size_t length = bytes - at < ZERO_BYTES ? bytes - at : ZERO_BYTES;
@@ -92,7 +93,8 @@ static int grow(struct uring *u, uint64_t have, uint64_t bytes)
 	if (!err && fsync(u->fd))
 		err = fm_fail(FM_ERR_IO, "%s: fsync: %s", u->path, strerror(errno));
 	if (err && ftruncate(u->fd, (off_t)have))
-		fm_log(FM_LOG_WARNING, "%s: giving the space back: %s", u->path, strerror(errno));
+		fm_log(FM_LOG_WARNING, FM1409 "%s: giving the space back: %s", u->path,
+		       strerror(errno));
 	return err;
 }
 
@@ -286,7 +288,7 @@ static void uring_reap(struct fm_device *device, bool waits)
 	uint64_t count;
 
 	if (read(u->event, &count, sizeof(count)) < 0 && errno != EAGAIN)
-		fm_log(FM_LOG_WARNING, "%s: eventfd: %s", u->path, strerror(errno));
+		fm_log(FM_LOG_WARNING, FM1410 "%s: eventfd: %s", u->path, strerror(errno));
 	start_waiting(u);
 	if (waits && u->in_flight)
 		io_uring_submit_and_wait(&u->ring, 1);

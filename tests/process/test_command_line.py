@@ -64,7 +64,8 @@ COMMANDS = {
         "--policy": ("", "fifo", "LRU"), "--ready-fd": (*NUMBER, "999"), "--config": ("",),
         "--check": SWITCH, "--redis": ("",), "--redis-password-file": ("",), "--redis-names": SCAN,
         "--redis-behind-proxy": SWITCH, "--metrics": LISTEN[:-3],
-        "--metrics-behind-proxy": SWITCH, "--log-level": ("", "loud", "INFO"), "--help": SWITCH,
+        "--metrics-behind-proxy": SWITCH, "--log-level": ("", "loud", "INFO"),
+        "--log-target": ("", "syslog"), "--help": SWITCH,
         "--version": SWITCH},
     "fabric-sim replay": {
         "--trace": ("",), "--blocks": (*IDS, "268435457"), "--policy": ("", "fifo", "lru,", "LRU"),

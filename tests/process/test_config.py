@@ -191,8 +191,8 @@ def test_a_reload_changes_what_it_can_and_names_the_rest(system):
     running = Reloading(system)
     said = running.reload("entries = 99\n[redis]\nlisten = unix:/a\n[log]\nlevel = info\n")
     assert [line for line in said if "restart" in line] == [
-        "fabricmgrd: warning: reload: [pool] entries has changed: it needs a restart",
-        "fabricmgrd: warning: reload: [redis] listen has changed: it needs a restart"]
+        "fabricmgrd: warning: FM1301 reload: [pool] entries has changed: it needs a restart",
+        "fabricmgrd: warning: FM1301 reload: [redis] listen has changed: it needs a restart"]
     assert said[-1].endswith("1 settings changed")
     assert system.control("status")["entries_max"] == 256
     # It still does, until it is taken back.
@@ -205,7 +205,7 @@ def test_a_reload_changes_what_it_can_and_names_the_rest(system):
     running.process.wait_for(r"memory has changed")
     said = running.reload("nonsense\n")
     assert not any("settings changed" in line for line in running.process.lines[seen:])
-    assert said == [f"fabricmgrd: error: reload: nothing is changed: {running.path}:4: neither "
+    assert said == [f"fabricmgrd: error: FM1302 reload: nothing is changed: {running.path}:4: neither "
                     "[section] nor key = value; a comment begins with #"]
     assert running.process.stop() == 0
 
@@ -216,7 +216,7 @@ def test_a_bad_file_changes_nothing(system, text):
     for _ in range(3):
         said = running.reload(text)
         assert len(said) == 1 and f"nothing is changed: {running.path}:" in said[0]
-    assert running.reload("") == [f"fabricmgrd: reload: {running.path} read, 0 settings changed"]
+    assert running.reload("") == [f"fabricmgrd: FM1303 reload: {running.path} read, 0 settings changed"]
     assert system.control("info")["total_bytes"] == 16 << 20
     os.unlink(running.path)
     running.process.kill(signal.SIGHUP)
@@ -259,3 +259,22 @@ def test_a_reload_takes_another_password(system):
     assert answers("other-1") and early.ask("PING") == "PONG"
     early.close()
     assert with_password.process.stop() == 0
+
+
+# ---- where the log goes ----
+
+def test_the_journal_gets_priorities(system, tmp_path):
+    path = tmp_path / "journal"
+    with open(path, "w", encoding="utf-8") as file:
+        status = os.fstat(file.fileno())
+        for stream, flags, mark in ((f"{status.st_dev}:{status.st_ino}", (), "<3>"), ("1:2", (), ""), (None, (), ""),
+                                    ("junk", (), ""), (None, ("--log-target", "journal"), "<3>"),
+                                    (f"{status.st_dev}:{status.st_ino}", ("--log-target", "stderr"), "")):
+            environment = {k: v for k, v in os.environ.items() if k != "JOURNAL_STREAM"}
+            if stream:
+                environment["JOURNAL_STREAM"] = stream
+            file.truncate(0)
+            file.seek(0)
+            subprocess.run([f"{BIN}/fabricmgrd", "--size", "15T", "--check", *flags], stdout=subprocess.DEVNULL,
+                           stderr=file, env=environment, check=False, timeout=20)
+            assert path.read_text().startswith(f"{mark}fabricmgrd: error: FM1011 pool "), (stream, flags)

@@ -297,7 +297,7 @@ def test_addresses_and_sockets_are_guarded(system, tmp_path):
                                   address], capture_output=True, text=True, check=False, timeout=20)
             assert out.returncode == 1 and address in out.stderr and "choose another port" in out.stderr, out
     daemon = system.daemon("16M", "--redis", f"unix:{tmp_path}/made/redis.sock")  # and its folder
-    words = [line.split()[1] for line in daemon.lines if line]
+    words = [line.split()[2] for line in daemon.lines if line]  # behind the code
     assert words.index("version") < words.index("redis:") < words.index("ready")
     assert daemon.stop() == 0
     path = f"{system.folder}/redis.sock"

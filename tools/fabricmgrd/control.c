@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <fabricmgr_messages.h>
+
 #include "control.h"
 
 struct control {
@@ -60,7 +62,7 @@ static uint32_t name_restarts(const struct control *control, const struct settin
 		if (!setting->section || setting->is_live ||
 		    settings_are_equal(control->settings, next, row))
 			continue;
-		fm_log(FM_LOG_WARNING, "reload: [%s] %s has changed: it needs a restart",
+		fm_log(FM_LOG_WARNING, FM1301 "reload: [%s] %s has changed: it needs a restart",
 		       setting->section, setting->key);
 		n++;
 	}
@@ -80,7 +82,7 @@ static void reload(struct control *control)
 			settings_destroy(&next);
 	}
 	if (err) {
-		fm_log(FM_LOG_ERROR, "reload: nothing is changed: %s", fm_error_detail());
+		fm_log(FM_LOG_ERROR, FM1302 "reload: nothing is changed: %s", fm_error_detail());
 		return;
 	}
 	fm_log_set_level(next.log_level);
@@ -93,7 +95,7 @@ static void reload(struct control *control)
 		swap_values(control->settings, &next, row);
 	}
 	name_restarts(control, &next);
-	fm_log(FM_LOG_INFO, "reload: %s read, %u settings changed",
+	fm_log(FM_LOG_INFO, FM1303 "reload: %s read, %u settings changed",
 	       next.read_from ? next.read_from : "no file", n_changed);
 	settings_destroy(&next);
 }

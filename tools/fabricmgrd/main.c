@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <fabricmgr.h>
+#include <fabricmgr_messages.h>
 
 #include "command_line.h"
 #include "control.h"
@@ -31,31 +32,33 @@ static void make_folder(const char *path)
 		return;
 	*slash = '\0';
 	if (mkdir(folder, 0755) && errno != EEXIST)
-		fm_log(FM_LOG_WARNING, "cannot create the folder %s: %s", folder, strerror(errno));
+		fm_log(FM_LOG_WARNING, FM1001 "cannot create the folder %s: %s", folder,
+		       strerror(errno));
 }
 
 static void say_what_serves(const struct settings *settings, struct fm_server *server)
 {
 	const char *reason, *rung = fm_server_rung(server, &reason);
 
-	fm_log(FM_LOG_INFO, "version %s", fm_version());
+	fm_log(FM_LOG_INFO, FM1002 "version %s", fm_version());
 	if (settings->read_from)
-		fm_log(FM_LOG_INFO, "configuration: %s", settings->read_from);
-	fm_log(FM_LOG_INFO, "memory: %s%s%s", rung, *reason ? "; not the rung above: " : "",
+		fm_log(FM_LOG_INFO, FM1003 "configuration: %s", settings->read_from);
+	fm_log(FM_LOG_INFO, FM1004 "memory: %s%s%s", rung, *reason ? "; not the rung above: " : "",
 	       reason);
 	/* As it is held, in whole chunks, which may be less than was asked for. */
-	fm_log(FM_LOG_INFO, "size: %llu MiB in chunks of %u MiB",
+	fm_log(FM_LOG_INFO, FM1005 "size: %llu MiB in chunks of %u MiB",
 	       (unsigned long long)(settings->server.pool_bytes / FM_CHUNK_BYTES) *
 		       (FM_CHUNK_BYTES >> 20),
 	       FM_CHUNK_BYTES >> 20);
-	fm_log(FM_LOG_INFO, "socket: %s", settings->server.socket);
+	fm_log(FM_LOG_INFO, FM1006 "socket: %s", settings->server.socket);
 	for (uint32_t i = 0; i < settings->redis.n_listen; i++)
-		fm_log(FM_LOG_INFO, "redis: %s", settings->redis.listen[i]);
-	fm_log(FM_LOG_INFO, "ready");
+		fm_log(FM_LOG_INFO, FM1202 "redis: %s", settings->redis.listen[i]);
+	fm_log(FM_LOG_INFO, FM1007 "ready");
 	if (settings->ready_fd < 0)
 		return;
 	if (write(settings->ready_fd, "r", 1) != 1)
-		fm_log(FM_LOG_WARNING, "--ready-fd %d: %s", settings->ready_fd, strerror(errno));
+		fm_log(FM_LOG_WARNING, FM1008 "--ready-fd %d: %s", settings->ready_fd,
+		       strerror(errno));
 	close(settings->ready_fd);
 }
 
@@ -74,7 +77,7 @@ static int serve(const struct settings *line, struct settings *settings)
 			make_folder(settings->redis.listen[i] + 5);
 	err = fm_server_create(&settings->server, &server);
 	if (err) {
-		fm_log(FM_LOG_ERROR, "%s", fm_error_detail());
+		fm_log(FM_LOG_ERROR, FM1009 "%s", fm_error_detail());
 		return FM_EXIT_FAILED;
 	}
 	err = redis_start(&settings->redis, server, &redis);
@@ -83,12 +86,12 @@ static int serve(const struct settings *line, struct settings *settings)
 	if (!err)
 		err = control_start(&control, line, settings, server, redis, metrics);
 	if (err) {
-		fm_log(FM_LOG_ERROR, "%s", fm_error_detail());
+		fm_log(FM_LOG_ERROR, FM1009 "%s", fm_error_detail());
 	} else {
 		say_what_serves(settings, server);
 		err = fm_server_run(server);
 		if (err)
-			fm_log(FM_LOG_ERROR, "stopped serving: %s", fm_error_detail());
+			fm_log(FM_LOG_ERROR, FM1010 "stopped serving: %s", fm_error_detail());
 	}
 	control_finish(control);
 	metrics_finish(metrics);
@@ -105,7 +108,7 @@ static int check(const struct settings *settings)
 
 	settings_print(settings, stdout);
 	if (redis_check(&settings->redis) || fm_server_check(&settings->server, &needs)) {
-		fm_log(FM_LOG_ERROR, "%s", fm_error_detail());
+		fm_log(FM_LOG_ERROR, FM1011 "%s", fm_error_detail());
 		return FM_EXIT_FAILED;
 	}
 	printf("# memory: %s%s%s\n", needs.rung, *needs.rung_reason ? "; not the rung above: " : "",
@@ -137,6 +140,7 @@ static int run(const struct fm_command *command, int argc, char **argv)
 	if (status == FM_COMMAND_GO && settings_load(&line, &settings))
 		status = fm_usage_error(command->name);
 	if (status == FM_COMMAND_GO) {
+		fm_log_set_target((enum fm_log_target)settings.log_target);
 		if (settings.log_level)
 			fm_log_set_level((enum fm_log_level)settings.log_level);
 		status = settings.is_check ? check(&settings) : serve(&line, &settings);

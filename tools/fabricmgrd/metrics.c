@@ -12,6 +12,8 @@
 
 #include <microhttpd.h>
 
+#include <fabricmgr_messages.h>
+
 #include "command_line.h"
 #include "metrics.h"
 #include "redis.h"
@@ -355,9 +357,9 @@ int metrics_start(const struct metrics_flags *flags, struct fm_server *server, s
 		return err;
 	}
 	info = MHD_get_daemon_info(metrics->daemon, MHD_DAEMON_INFO_BIND_PORT);
-	fm_log(FM_LOG_INFO,
-	       address.ss_family == AF_INET6 ? "metrics: http://[%s]:%u" : "metrics: http://%s:%u",
-	       host, info ? info->port : 0);
+	fm_log(FM_LOG_INFO, FM1012 "metrics: http://%s%s%s:%u",
+	       address.ss_family == AF_INET6 ? "[" : "", host,
+	       address.ss_family == AF_INET6 ? "]" : "", info ? info->port : 0);
 	*out = metrics;
 	return 0;
 }

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <fabricmgr_messages.h>
+
 #include "redis.h"
 
 #define PASSWORD_MAX 512
@@ -28,7 +30,7 @@ static void *serve(void *argument)
 
 	redis->result = fm_resp_run(redis->resp);
 	if (redis->result)
-		fm_log(FM_LOG_ERROR, "the Redis front end stopped: %s", fm_error_detail());
+		fm_log(FM_LOG_ERROR, FM1201 "the Redis front end stopped: %s", fm_error_detail());
 	/* Not before: its last commands need the pool's answers. */
 	fm_server_stop(redis->server);
 	return NULL;

@@ -134,6 +134,15 @@ static int take_log_level(struct settings *settings, const char *what, const cha
 	return err;
 }
 
+static int take_log_target(struct settings *settings, const char *what, const char *value,
+			   uint32_t n)
+{
+	static const char *const names[] = {"auto", "stderr", "journal"};
+
+	(void)n;
+	return fm_parse_name(what, value, names, 3, &settings->log_target);
+}
+
 static int take_ready_fd(struct settings *settings, const char *what, const char *value, uint32_t n)
 {
 	uint32_t number = 0;
@@ -263,6 +272,13 @@ const struct setting settings_table[] = {
 	 .help = "error, warning, info or debug (default: $FABRICMGR_LOG, else info)",
 	 .take = take_log_level,
 	 .is_live = true},
+	{.section = "log",
+	 .key = "target",
+	 .flag = "log-target",
+	 .argument = "WHERE",
+	 .help = "auto (default), stderr or journal: with priorities, for systemd",
+	 .fallback = "auto",
+	 .take = take_log_target},
 };
 
 const uint32_t settings_count = sizeof(settings_table) / sizeof(settings_table[0]);

@@ -27,7 +27,8 @@ struct settings {
 	struct fm_server_options server;
 	struct redis_flags redis;
 	struct metrics_flags metrics;
-	int log_level; /* 0: what FABRICMGR_LOG says */
+	int log_level;	/* 0: what FABRICMGR_LOG says */
+	int log_target; /* enum fm_log_target */
 	int ready_fd;
 	bool is_check;
 	const char *file; /* --config; NULL: SETTINGS_FILE when it is there */

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The codes of all messages in the logs: calls of fm_log() put one before their text. Any layer and
+ * program of this tree may include it; it is not installed. Invariant: a code never changes its
+ * meaning, and each has its row in Documentation/runbook.md (tests/house compares).
+ */
+#ifndef FABRICMGR_MESSAGES_H
+#define FABRICMGR_MESSAGES_H
+
+/* fabricmgrd: start and end */
+#define FM1001 "FM1001 " /* the socket's folder cannot be created */
+#define FM1002 "FM1002 " /* the version */
+#define FM1003 "FM1003 " /* the configuration file that was read */
+#define FM1004 "FM1004 " /* the memory that the pool stands on */
+#define FM1005 "FM1005 " /* the size of the pool */
+#define FM1006 "FM1006 " /* the socket */
+#define FM1007 "FM1007 " /* ready */
+#define FM1008 "FM1008 " /* the ready descriptor cannot be written */
+#define FM1009 "FM1009 " /* it cannot start */
+#define FM1010 "FM1010 " /* it stopped serving by a fault */
+#define FM1011 "FM1011 " /* --check found that it would not start */
+#define FM1012 "FM1012 " /* where the metrics are */
+
+/* the pool: memory and clients */
+#define FM1101 "FM1101 " /* memory cannot be given back */
+#define FM1102 "FM1102 " /* the lock file's path cannot be looked at */
+#define FM1103 "FM1103 " /* a connection was not taken */
+#define FM1104 "FM1104 " /* a client broke the ring's rules */
+#define FM1105 "FM1105 " /* a client's event cannot be read or written */
+#define FM1106 "FM1106 " /* a client broke the protocol, or was refused */
+
+/* fabricmgrd: the Redis front end; reload */
+#define FM1201 "FM1201 " /* it stopped */
+#define FM1202 "FM1202 " /* an address that it listens on */
+#define FM1301 "FM1301 " /* a changed setting needs a restart */
+#define FM1302 "FM1302 " /* a reload was refused */
+#define FM1303 "FM1303 " /* a reload is done */
+
+/* the pool's NVMe tier */
+#define FM1401 "FM1401 " /* a part of it could not be read at start */
+#define FM1402 "FM1402 " /* its memory is not registered with the kernel */
+#define FM1403 "FM1403 " /* a segment could not be written */
+#define FM1404 "FM1404 " /* a flush failed */
+#define FM1405 "FM1405 " /* it takes no more blocks */
+#define FM1406 "FM1406 " /* a block could not be read */
+#define FM1407 "FM1407 " /* a block came back with other bytes */
+#define FM1408 "FM1408 " /* its file is being filled */
+#define FM1409 "FM1409 " /* space could not be given back */
+#define FM1410 "FM1410 " /* its event could not be read */
+
+/* fabric-engine: programs */
+#define FM2001 "FM2001 " /* the embedded pool stopped */
+#define FM2002 "FM2002 " /* serve failed */
+#define FM2003 "FM2003 " /* the router failed */
+#define FM2004 "FM2004 " /* a worker failed */
+
+/* fabric-engine: the front end and its workers */
+#define FM2101 "FM2101 " /* the front end cannot be woken */
+#define FM2102 "FM2102 " /* the router attached to the pool */
+#define FM2103 "FM2103 " /* the router has no pool */
+#define FM2104 "FM2104 " /* a request was dropped for want of memory */
+#define FM2105 "FM2105 " /* a worker gave a request back */
+#define FM2106 "FM2106 " /* a worker refused a request */
+#define FM2107 "FM2107 " /* a worker is up */
+#define FM2108 "FM2108 " /* stopping */
+#define FM2109 "FM2109 " /* the model has no chat template that is understood */
+#define FM2110 "FM2110 " /* a worker is not reached, or lost */
+#define FM2111 "FM2111 " /* no memory to read what a worker sent */
+
+/* fabric-engine: the worker's side */
+#define FM2201 "FM2201 " /* the pool's daemon is gone */
+#define FM2202 "FM2202 " /* the pool is there again */
+#define FM2203 "FM2203 " /* a front end was not taken */
+#define FM2204 "FM2204 " /* no memory to read what a front end sent */
+#define FM2205 "FM2205 " /* a front end sent too long a line */
+
+#endif
