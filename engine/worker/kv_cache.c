@@ -11,6 +11,9 @@
 
 #include "worker/kv_cache.h"
 
+/* How long blocks on NVMe are waited for; what a prompt of some blocks costs to compute. */
+#define FETCH_NS (250ull * 1000 * 1000)
+
 #define SEAL_BATCH 64 /* bounds the stack, not the sequence */
 
 struct fm_kv_cache {
@@ -120,6 +123,8 @@ static int take_cached(struct fm_kv_sequence *sequence, const struct fm_key *tai
 	uint32_t wanted = (sequence->n_tokens - 1) / per_block;
 	int64_t found;
 
+	/* What does not come in time is computed; errors show in the acquire. */
+	fm_pool_fetch(cache->pool, sequence->keys, wanted, FETCH_NS);
 	found = fm_pool_acquire(cache->pool, sequence->keys, wanted, sequence->blocks);
 	if (found < 0)
 		return (int)found;

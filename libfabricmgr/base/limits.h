@@ -99,6 +99,20 @@
 /* Blocks of one batch of the log: the longest block fits, and a header page is 0.1 %. */
 #define FM_NVME_BATCH_BYTES (4u << 20)
 
+/* Sealed blocks that wait to be written to NVMe, and those being written: half a MiB of names. */
+#define FM_SPILL_QUEUE 65536u
+#define FM_SPILLS_MAX  256u
+
+/* Fetches of all clients that are not answered, and how often one that waits is looked at. */
+#define FM_FETCHES_MAX	  65536u
+#define FM_FETCH_RETRY_NS (5 * FM_NS_PER_MS)
+
+/* Chunks that io_uring knows: 64 GiB, as the kernel takes 16384 buffers; others not. */
+#define FM_NVME_BUFFERS 16383u
+
+/* What a daemon that ends still writes of the sealed blocks. */
+#define FM_SPILL_END_NS (10 * FM_NS_PER_S)
+
 /* Connections waiting for accept(2). */
 #define FM_BACKLOG 128
 

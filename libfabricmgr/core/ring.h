@@ -23,6 +23,7 @@ enum fm_op {
 	FM_OP_REMOVE = 7,
 	FM_OP_INVALIDATE = 8,
 	FM_OP_HINT = 9, /* deadline_ns: pin; length: expected ns; reserved[0]: priority */
+	FM_OP_FETCH = 10, /* @length: the same for all keys of one call */
 };
 
 struct fm_submission {

@@ -178,6 +178,20 @@ struct fm_pool_info {
 	uint64_t blocks_removed; /* taken out of the pool, still held by somebody */
 	uint32_t is_draining;	 /* see fm_pool_drain() */
 	uint32_t reserved;
+	/* The NVMe tier; all zero and "" without one. */
+	uint64_t nvme_bytes, nvme_segments, nvme_segments_bad; /* bad: given up after an error */
+	uint64_t nvme_blocks, nvme_block_bytes;		       /* that can be fetched */
+	uint64_t nvme_memory_bytes;			       /* of its tables */
+	uint64_t nvme_reading_bytes, nvme_writing_bytes;       /* in flight now */
+	uint64_t nvme_stored, nvme_stored_bytes;	       /* since the start */
+	uint64_t nvme_fetched, nvme_fetch_misses;
+	uint64_t nvme_reclaimed; /* blocks given up for space */
+	uint64_t nvme_skipped;	 /* sealed blocks that went before they were written */
+	uint64_t nvme_recovered; /* blocks that were there at the start */
+	uint64_t nvme_read_errors, nvme_write_errors, nvme_flush_errors, nvme_checksum_errors;
+	uint32_t nvme_is_durable;
+	uint32_t nvme_is_dead; /* takes no more blocks */
+	char nvme_path[128], nvme_rung[64], nvme_rung_reason[160];
 };
 
 FM_API int fm_pool_info(struct fm_pool *pool, struct fm_pool_info *out);
@@ -199,6 +213,16 @@ FM_API uint32_t fm_pool_client_id(const struct fm_pool *pool);
 /* How many leading keys of the chain are present (0..n). Takes no lease, changes no eviction order,
  * makes no system call. */
 FM_API int64_t fm_pool_match(struct fm_pool *pool, const struct fm_key *keys, size_t n);
+
+/*
+ * Brings the leading blocks of the chain that are on NVMe back into memory, several at once, and
+ * returns how many leading keys are then present (0..n), or a negative error. After @deadline_ns
+ * (relative; 0: 5 s) it returns with what is there; what is on its way arrives in the pool's memory
+ * nevertheless, never in the caller's. Without an NVMe tier it is fm_pool_match(). The blocks are
+ * not held: acquire them next.
+ */
+FM_API int64_t fm_pool_fetch(struct fm_pool *pool, const struct fm_key *keys, size_t n,
+			     uint64_t deadline_ns);
 
 /* Leases the leading blocks of the chain that are present; returns how many (0..n), each to be
  * given to fm_block_release() once, or a negative error with none leased. Until then their bytes
@@ -368,7 +392,15 @@ struct fm_server_options {
 	const uint32_t *uids, *gids;
 	uint32_t n_uids, n_gids;	 /* at most 64 each */
 	uint64_t client_staging_bytes; /* that one client may have staged at a time; 0: no limit */
+	const char *nvme_path; /* a file or block device for sealed blocks; NULL: none */
+	uint64_t nvme_bytes;   /* of the file; 0: as it is */
+	uint32_t nvme_flags;   /* FM_NVME_… */
 };
+
+/* A block counts as stored once it is written, not only when a flush is over: it outlives the
+ * daemon, not the power. */
+#define FM_NVME_NOT_DURABLE (1u << 0)
+
 
 struct fm_server_needs {
 	uint32_t size;	     /* sizeof(struct fm_server_needs), set by the caller */

@@ -327,6 +327,7 @@ static int map_shared(struct fm_pool *pool, const struct fm_wire_hello *hello, c
 	    hello->ring_bytes < sizeof(struct fm_ring_shared))
 		return fm_fail(FM_ERR_VERSION, "the daemon's rings have another size");
 	pool->client_id = hello->client_id;
+	pool->has_nvme = hello->features & FM_WIRE_HAS_NVME;
 	pool->region = hello->region;
 	pool->index_bytes = hello->index_bytes;
 	pool->header_bytes = hello->header_bytes;

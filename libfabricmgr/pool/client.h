@@ -47,6 +47,9 @@ struct fm_pool {
 	/* Relaxed: changed by fork() alone, before the child's only thread runs. */
 	const _Atomic uint32_t *fork_mark;
 	uint32_t client_id, region, flags;
+	bool has_nvme;
+	/* Relaxed: only has to differ between calls. */
+	_Atomic uint64_t fetch_calls;
 	struct fm_index index;
 	void *index_memory;
 	const struct fm_header *headers;

@@ -71,6 +71,9 @@ static struct fm_key key_of(struct fm_resp *front, struct text name, bool is_emp
 	return key;
 }
 
+/* How long a value on NVMe is waited for. */
+#define FETCH_NS (1000ull * 1000 * 1000)
+
 enum found { FOUND_NOTHING, FOUND_EMPTY, FOUND_VALUE };
 
 /* Leases the value of @name; @redeems: what EXISTS promised of it. */
@@ -79,11 +82,13 @@ static enum found find(struct fm_resp *front, struct text name, bool redeems,
 {
 	struct fm_key key = key_of(front, name, false);
 
-	if ((redeems && resp_holds_take(front, &key, block)) ||
+	if (redeems && resp_holds_take(front, &key, block))
+		return FOUND_VALUE;
+	if (fm_pool_fetch(front->pool, &key, 1, FETCH_NS) == 1 &&
 	    fm_pool_acquire(front->pool, &key, 1, block) == 1)
 		return FOUND_VALUE;
 	key = key_of(front, name, true);
-	return fm_pool_match(front->pool, &key, 1) == 1 ? FOUND_EMPTY : FOUND_NOTHING;
+	return fm_pool_fetch(front->pool, &key, 1, FETCH_NS) == 1 ? FOUND_EMPTY : FOUND_NOTHING;
 }
 
 /* ---- storing ---- */

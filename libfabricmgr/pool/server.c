@@ -30,15 +30,20 @@
 static int chunk_populate(void *context, uint32_t region, uint32_t chunk)
 {
 	struct fm_server *server = context;
+	int err = fm_region_populate(server->arenas[region - 1].fd,
+				     (uint64_t)chunk * FABRICMGR_CHUNK_BYTES,
+				     FABRICMGR_CHUNK_BYTES);
 
-	return fm_region_populate(server->arenas[region - 1].fd,
-				  (uint64_t)chunk * FABRICMGR_CHUNK_BYTES, FABRICMGR_CHUNK_BYTES);
+	if (!err)
+		fm_tiering_chunk(server->tiering, region, chunk, true);
+	return err;
 }
 
 static void chunk_punch(void *context, uint32_t region, uint32_t chunk)
 {
 	struct fm_server *server = context;
 
+	fm_tiering_chunk(server->tiering, region, chunk, false);
 	fm_region_punch(server->arenas[region - 1].fd, (uint64_t)chunk * FABRICMGR_CHUNK_BYTES,
 			FABRICMGR_CHUNK_BYTES);
 }
@@ -353,6 +358,8 @@ int fm_server_create(const struct fm_server_options *options, struct fm_server *
 	if (!err)
 		err = fm_loop_add(server->loop, server->handover[0], on_handover, server,
 				  &server->handover_watch);
+	if (!err && options->nvme_path)
+		err = fm_tiering_create(server, options, &server->tiering);
 	if (!err && options->socket) {
 		err = listen_on(server, options->socket,
 				options->socket_mode ? options->socket_mode : 0600);
@@ -390,6 +397,8 @@ void fm_server_destroy(struct fm_server *server)
 	/* Connections that were handed over and never served. */
 	while (server->handover[0] >= 0 && read(server->handover[0], &fd, sizeof(fd)) == sizeof(fd))
 		close(fd);
+	fm_tiering_destroy(server->tiering);
+	server->tiering = NULL;
 	fm_loop_destroy(server->loop);
 	close_fd(server->listener);
 	close_fd(server->stop_event);
@@ -471,6 +480,7 @@ void fm_server_info(struct fm_server *server, struct fm_pool_info *info)
 	snprintf(info->policy, sizeof(info->policy), "%s", server->store.policy->name);
 	snprintf(info->loop, sizeof(info->loop), "%s", loop);
 	snprintf(info->loop_reason, sizeof(info->loop_reason), "%s", reason);
+	fm_tiering_info(server->tiering, info);
 }
 
 /* ---- stage requests that wait for room ---- */
@@ -578,6 +588,8 @@ static uint64_t next_event(struct fm_server *server, uint64_t now)
 {
 	uint64_t at = server->expire_at;
 
+	if (fm_tiering_next(server->tiering, now) < at)
+		at = fm_tiering_next(server->tiering, now);
 	if (server->waiters && server->retry_at < at)
 		at = server->retry_at;
 	for (struct fm_session *s = server->sessions; s; s = s->next)
@@ -612,6 +624,7 @@ int fm_server_run(struct fm_server *server)
 		if (server->waiters && (did_work || now >= server->retry_at))
 			retry_waiters(server, now);
 		expire(server, now);
+		did_work |= fm_tiering_run(server->tiering, now);
 		if (did_work)
 			last_work = now;
 		if (now - last_work < FM_SPIN_NS) {

@@ -14,6 +14,7 @@
 #include "core/ring.h"
 #include "core/store.h"
 #include "mem/region.h"
+#include "pool/tiering.h"
 #include "pool/wire.h"
 
 /* The memory that one uid's clients write; region id = place in the table + 1. */
@@ -33,7 +34,8 @@ struct fm_session {
 	bool is_attached;
 	bool is_blocked; /* has submissions, but no room for their completions */
 	uint32_t pid, uid, flags;
-	uint32_t waiting; /* stage requests in the server's queue */
+	uint32_t waiting; /* answers that are due: stage requests, fetches, removals */
+	uint64_t broken_fetch; /* the call whose chain has ended */
 	char name[48];
 };
 
@@ -47,6 +49,7 @@ struct fm_waiter {
 struct fm_server {
 	struct fm_store store;
 	struct fm_loop *loop;
+	struct fm_tiering *tiering; /* NULL: without NVMe */
 	struct fm_memory memory;
 	struct fm_arena arenas[FM_ARENAS_MAX];
 	uint32_t arena_count;

@@ -112,6 +112,7 @@ void fm_session_end(struct fm_session *session)
 	fm_loop_remove(server->loop, session->pid_watch);
 	fm_loop_remove(server->loop, session->submitted_watch);
 	drop_waiters(session);
+	fm_tiering_forget(server->tiering, session);
 	if (session->is_attached) {
 		uint64_t expires = 0;
 
@@ -313,6 +314,7 @@ static int on_hello(struct fm_session *session, const struct fm_wire_request *he
 		.ring_bytes = RING_BYTES,
 		.region_bytes = server->pool_bytes,
 		.incarnation = server->incarnation,
+		.features = server->tiering ? FM_WIRE_HAS_NVME : 0,
 	};
 	fds[FM_FD_INDEX] = server->index_fd;
 	fds[FM_FD_HEADERS] = server->header_fd;
@@ -488,7 +490,8 @@ void fm_session_complete(struct fm_session *session, const struct fm_completion 
 		       strerror(errno));
 }
 
-void fm_session_answer(struct fm_session *session, uint64_t tag, int result, uint32_t entry)
+static struct fm_completion fill_answer(struct fm_session *session, uint64_t tag, int result,
+					uint32_t entry)
 {
 	struct fm_completion completion = {.tag = tag, .result = result};
 
@@ -503,6 +506,13 @@ void fm_session_answer(struct fm_session *session, uint64_t tag, int result, uin
 		completion.length = FM_HIGH(e->extent);
 		completion.origin = FM_LOW(e->check);
 	}
+	return completion;
+}
+
+void fm_session_answer(struct fm_session *session, uint64_t tag, int result, uint32_t entry)
+{
+	struct fm_completion completion = fill_answer(session, tag, result, entry);
+
 	fm_session_complete(session, &completion);
 }
 
@@ -550,13 +560,42 @@ static void on_offer(struct fm_session *session, const struct fm_submission *s)
 
 static void on_invalidate(struct fm_session *session, const struct fm_submission *s)
 {
+	struct fm_tiering *tiering = session->server->tiering;
 	struct fm_completion completion = {.tag = s->tag};
 
 	if (!session->owner.region)
 		completion.result = FM_ERR_PERMISSION;
 	else
-		completion.origin = fm_store_invalidate(&session->server->store, s->ns);
-	fm_session_complete(session, &completion);
+		completion.origin = fm_tiering_invalidate(tiering, s->ns) +
+				    fm_store_invalidate(&session->server->store, s->ns);
+	fm_tiering_answer(tiering, session, &completion, true);
+}
+
+static void on_remove(struct fm_session *session, const struct fm_submission *s)
+{
+	struct fm_tiering *tiering = session->server->tiering;
+	struct fm_completion completion = {.tag = s->tag, .result = FM_ERR_PERMISSION};
+
+	if (session->owner.region) {
+		completion.result = fm_store_remove(&session->server->store, &s->key);
+		if (fm_tiering_remove(tiering, &s->key) && completion.result == FM_ERR_NOT_FOUND)
+			completion.result = 0;
+	}
+	fm_tiering_answer(tiering, session, &completion, true);
+}
+
+static void on_seal(struct fm_session *session, const struct fm_submission *s,
+		    const struct fm_store_seal *seal)
+{
+	struct fm_tiering *tiering = session->server->tiering;
+	int err = fm_store_seal(&session->server->store, &session->owner, seal);
+	struct fm_completion completion = fill_answer(session, s->tag, err, s->entry);
+
+	/* What it takes the place of must not come back: the answer waits for that. */
+	if (!err && fm_tiering_sealed(tiering, s->entry, seal->replaces))
+		fm_tiering_answer(tiering, session, &completion, false);
+	else
+		fm_session_complete(session, &completion);
 }
 
 static uint64_t after(uint64_t now, uint64_t ns)
@@ -601,8 +640,7 @@ static void on_submission(struct fm_session *session, const struct fm_submission
 			.ns = s->ns,
 			.replaces = s->flags & FM_SEAL_REPLACE,
 		};
-		err = fm_store_seal(store, &session->owner, &seal);
-		fm_session_answer(session, s->tag, err, s->entry);
+		on_seal(session, s, &seal);
 		return;
 	case FM_OP_DISCARD:
 		fm_store_discard(store, &session->owner, s->entry, s->generation);
@@ -617,8 +655,10 @@ static void on_submission(struct fm_session *session, const struct fm_submission
 		fm_session_answer(session, s->tag, err, entry);
 		return;
 	case FM_OP_REMOVE:
-		err = session->owner.region ? fm_store_remove(store, &s->key) : FM_ERR_PERMISSION;
-		fm_session_complete(session, &(struct fm_completion){.tag = s->tag, .result = err});
+		on_remove(session, s);
+		return;
+	case FM_OP_FETCH:
+		fm_tiering_fetch(session->server->tiering, session, s);
 		return;
 	case FM_OP_INVALIDATE:
 		on_invalidate(session, s);

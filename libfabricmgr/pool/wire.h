@@ -59,7 +59,10 @@ struct fm_wire_hello {
 	uint32_t leases, ring_entries, entries_max;
 	uint64_t index_bytes, header_bytes, lease_bytes, ring_bytes, region_bytes;
 	uint64_t incarnation;
+	uint64_t features; /* FM_WIRE_HAS_… */
 };
+
+#define FM_WIRE_HAS_NVME (1u << 0)
 
 struct fm_wire_region {
 	uint32_t region;

@@ -552,6 +552,37 @@ int fm_block_hint(struct fm_pool *pool, const struct fm_block *block, const stru
 	return c.result ? explain(pool, c.result, "a hint") : 0;
 }
 
+int64_t fm_pool_fetch(struct fm_pool *pool, const struct fm_key *keys, size_t n,
+		      uint64_t deadline_ns)
+{
+	uint64_t start = fm_clock_ns(), limit = deadline_ns ? deadline_ns : FM_DEADLINE_NS;
+	struct fm_submission submissions[WINDOW];
+	struct fm_completion completions[WINDOW];
+	int64_t present = fm_pool_match(pool, keys, n);
+	uint64_t call;
+
+	if (present < 0 || (size_t)present == n || !pool->has_nvme)
+		return present;
+	/* Relaxed: it orders nothing. */
+	call = 1 + atomic_fetch_add_explicit(&pool->fetch_calls, 1, memory_order_relaxed);
+	for (size_t done = (size_t)present; done < n; done += WINDOW) {
+		uint32_t piece = (uint32_t)(n - done < WINDOW ? n - done : WINDOW);
+		uint64_t passed = fm_clock_ns() - start, left = passed < limit ? limit - passed : 0;
+
+		for (uint32_t i = 0; i < piece; i++)
+			submissions[i] = (struct fm_submission){
+				.op = FM_OP_FETCH,
+				.key = keys[done + i],
+				.length = call,
+				.deadline_ns = left,
+			};
+		exchange(pool, submissions, piece, NULL, completions, fm_clock_ns() + left);
+		if (completions[piece - 1].result)
+			break;
+	}
+	return fm_pool_match(pool, keys, n);
+}
+
 int fm_block_offer(struct fm_pool *pool, struct fm_block *block, struct fm_key *id)
 {
 	struct fm_submission s = {.op = FM_OP_OFFER};

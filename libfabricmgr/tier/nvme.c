@@ -594,14 +594,21 @@ static void on_read(struct fm_device_op *op, int64_t result)
 	nvme->options.read(nvme->options.context, tag, &place, err);
 }
 
+bool fm_nvme_may_read(const struct fm_nvme *nvme, uint32_t length)
+{
+	uint64_t bytes = (uint64_t)fm_log_pages(length) * FM_LOG_PAGE;
+
+	return nvme->free_reads && (!nvme->info.reading_bytes ||
+				    nvme->info.reading_bytes + bytes <= FM_NVME_READ_BYTES);
+}
+
 int fm_nvme_read(struct fm_nvme *nvme, const struct fm_log_place *place, void *memory,
 		 uint32_t buffer, void *tag)
 {
 	uint64_t bytes = (uint64_t)fm_log_pages(place->block.length) * FM_LOG_PAGE;
 	struct read_io *io = nvme->free_reads;
 
-	if (!io ||
-	    (nvme->info.reading_bytes && nvme->info.reading_bytes + bytes > FM_NVME_READ_BYTES))
+	if (!fm_nvme_may_read(nvme, place->block.length))
 		return FM_ERR_BUSY;
 	nvme->free_reads = io->next;
 	io->place = *place;

@@ -46,6 +46,8 @@ void fm_nvme_set_memory(struct fm_nvme *nvme, uint32_t buffer, void *memory, siz
  * after a pump); FM_ERR_EXISTS: it is there. */
 int fm_nvme_write(struct fm_nvme *nvme, const struct fm_log_block *block, const void *memory,
 		  uint32_t buffer, void *tag);
+/* Whether a read of a block that long would begin now. */
+bool fm_nvme_may_read(const struct fm_nvme *nvme, uint32_t length);
 /* Begins to read a block that fm_log_find() found. @memory as above, until read(). */
 int fm_nvme_read(struct fm_nvme *nvme, const struct fm_log_place *place, void *memory,
 		 uint32_t buffer, void *tag);

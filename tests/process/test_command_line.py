@@ -62,6 +62,7 @@ COMMANDS = {
         "--socket": ("", "x" * 108), "--socket-mode": ("", "8", "abc", "0", "01000", "-1"),
         "--size": SIZE, "--memory": ("", "foo", "Best"), "--entries": (*NUMBER, "0", "4294967296"),
         "--policy": ("", "fifo", "LRU"), "--ready-fd": (*NUMBER, "999"), "--config": ("",),
+        "--nvme": ("",), "--nvme-size": SCAN, "--nvme-durable": ("", "maybe", "1"),
         "--check": SWITCH, "--redis": ("",), "--redis-password-file": ("",), "--redis-names": SCAN,
         "--redis-behind-proxy": SWITCH, "--metrics": LISTEN[:-3],
         "--metrics-behind-proxy": SWITCH, "--log-level": ("", "loud", "INFO"),

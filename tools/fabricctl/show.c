@@ -16,25 +16,78 @@ static void print_rung(const char *label, const char *rung, const char *reason)
 
 static const char kernel_module[] = "not used: this version has no kernel rung";
 
+/* NULL (JSON: null) without a tier. */
+static json_t *nvme_json(const struct fm_pool_info *info)
+{
+	if (!*info->nvme_path)
+		return json_null();
+	return json_pack(
+		"{s:s, s:s, s:s, s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+		"s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+		"path", info->nvme_path, "rung", info->nvme_rung, "rung_reason",
+		info->nvme_rung_reason, "is_durable", (int)info->nvme_is_durable, "is_dead",
+		(int)info->nvme_is_dead, "bytes", (json_int_t)info->nvme_bytes, "segments",
+		(json_int_t)info->nvme_segments, "segments_bad",
+		(json_int_t)info->nvme_segments_bad, "blocks", (json_int_t)info->nvme_blocks,
+		"block_bytes", (json_int_t)info->nvme_block_bytes, "table_bytes",
+		(json_int_t)info->nvme_memory_bytes, "reading_bytes",
+		(json_int_t)info->nvme_reading_bytes, "writing_bytes",
+		(json_int_t)info->nvme_writing_bytes, "stored", (json_int_t)info->nvme_stored,
+		"stored_bytes", (json_int_t)info->nvme_stored_bytes, "fetched",
+		(json_int_t)info->nvme_fetched, "fetch_misses", (json_int_t)info->nvme_fetch_misses,
+		"reclaimed", (json_int_t)info->nvme_reclaimed, "skipped",
+		(json_int_t)info->nvme_skipped, "recovered", (json_int_t)info->nvme_recovered,
+		"read_errors", (json_int_t)info->nvme_read_errors, "write_errors",
+		(json_int_t)info->nvme_write_errors, "flush_errors",
+		(json_int_t)info->nvme_flush_errors, "checksum_errors",
+		(json_int_t)info->nvme_checksum_errors);
+}
+
+static void show_nvme(const struct fm_pool_info *info)
+{
+	char used[32], total[32], reading[32], writing[32];
+
+	if (!*info->nvme_path)
+		return;
+	printf("%-12s %llu blocks, %s of %s; %llu of %llu segments given up%s\n", "nvme",
+	       (unsigned long long)info->nvme_blocks, ctl_bytes(info->nvme_block_bytes, used),
+	       ctl_bytes(info->nvme_bytes, total), (unsigned long long)info->nvme_segments_bad,
+	       (unsigned long long)info->nvme_segments,
+	       info->nvme_is_dead ? "; it takes NO MORE blocks" : "");
+	printf("%-12s   %llu found at the start, %llu stored, %llu fetched, %llu missed, "
+	       "%llu given up for space, %llu gone before they were written\n",
+	       "", (unsigned long long)info->nvme_recovered, (unsigned long long)info->nvme_stored,
+	       (unsigned long long)info->nvme_fetched, (unsigned long long)info->nvme_fetch_misses,
+	       (unsigned long long)info->nvme_reclaimed, (unsigned long long)info->nvme_skipped);
+	printf("%-12s   in flight: %s reading, %s writing; errors: %llu read, %llu write, "
+	       "%llu flush, %llu checksum\n",
+	       "", ctl_bytes(info->nvme_reading_bytes, reading),
+	       ctl_bytes(info->nvme_writing_bytes, writing),
+	       (unsigned long long)info->nvme_read_errors,
+	       (unsigned long long)info->nvme_write_errors,
+	       (unsigned long long)info->nvme_flush_errors,
+	       (unsigned long long)info->nvme_checksum_errors);
+}
+
 json_t *ctl_info_json(struct ctl *ctl)
 {
 	struct fm_pool_info info = {.size = sizeof(info)};
 
 	if (fm_pool_info(ctl->pool, &info))
 		return NULL;
-	return json_pack("{s:s, s:i, s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:s}", "version",
+	return json_pack("{s:s, s:i, s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:o}", "version",
 			 fm_version(), "protocol", (int)info.protocol, "daemon_pid",
 			 (int)info.daemon_pid, "memory", info.rung, "memory_reason",
 			 info.rung_reason, "loop", info.loop, "loop_reason", info.loop_reason,
 			 "policy", info.policy, "total_bytes", (json_int_t)info.total_bytes,
 			 "entries_max", (json_int_t)info.entries_max, "kernel_module",
-			 kernel_module);
+			 kernel_module, "nvme", nvme_json(&info));
 }
 
 int ctl_info(struct ctl *ctl)
 {
 	struct fm_pool_info info = {.size = sizeof(info)};
-	char bytes[32];
+	char bytes[32], tables[32];
 
 	if (ctl->is_json) {
 		json_t *object = ctl_info_json(ctl);
@@ -52,6 +105,13 @@ int ctl_info(struct ctl *ctl)
 	printf("%-12s %llu blocks\n", "index", (unsigned long long)info.entries_max);
 	printf("%-12s %s\n", "policy", info.policy);
 	printf("%-12s %s\n", "kernel", kernel_module);
+	if (*info.nvme_path) {
+		printf("%-12s %s, %s, %s; tables of %s\n", "nvme", info.nvme_path,
+		       ctl_bytes(info.nvme_bytes, bytes),
+		       info.nvme_is_durable ? "durable" : "not flushed",
+		       ctl_bytes(info.nvme_memory_bytes, tables));
+		print_rung("nvme i/o", info.nvme_rung, info.nvme_rung_reason);
+	}
 	return CTL_OK;
 }
 
@@ -93,7 +153,7 @@ static json_t *status_json(const struct fm_pool_info *info, const struct fm_clie
 					"has_devices", clients[i].flags & FM_ATTACH_DEVICES));
 	return json_pack(
 		"{s:I, s:I, s:{s:I, s:I, s:I, s:I, s:I}, s:I, s:{s:I, s:I, s:I, s:I, s:I}, "
-		"s:b, s:o}",
+		"s:b, s:o, s:o}",
 		"total_bytes", (json_int_t)info->total_bytes, "used_bytes",
 		(json_int_t)info->used_bytes, "blocks", "sealed", (json_int_t)info->blocks_sealed,
 		"staging", (json_int_t)info->blocks_staging, "quarantine",
@@ -102,7 +162,7 @@ static json_t *status_json(const struct fm_pool_info *info, const struct fm_clie
 		(json_int_t)info->entries_max, "counters", "stages", (json_int_t)info->stages,
 		"seals", (json_int_t)info->seals, "duplicates", (json_int_t)info->duplicates,
 		"discards", (json_int_t)info->discards, "evictions", (json_int_t)info->evictions,
-		"is_draining", (int)info->is_draining, "clients", list);
+		"is_draining", (int)info->is_draining, "clients", list, "nvme", nvme_json(info));
 }
 
 json_t *ctl_status_json(struct ctl *ctl)
@@ -154,6 +214,7 @@ int ctl_status(struct ctl *ctl)
 	       "since start", (unsigned long long)info.stages, (unsigned long long)info.seals,
 	       (unsigned long long)info.duplicates, (unsigned long long)info.discards,
 	       (unsigned long long)info.evictions);
+	show_nvme(&info);
 	printf("\n%6s %8s %6s %8s %8s  %-10s %s\n", "client", "pid", "uid", "leases", "staged",
 	       "mode", "name");
 	for (int64_t i = 0; i < n; i++)

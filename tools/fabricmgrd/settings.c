@@ -74,6 +74,34 @@ static int take_policy(struct settings *settings, const char *what, const char *
 	return fm_parse_name(what, value, policies, 3, &name);
 }
 
+static int take_nvme(struct settings *settings, const char *what, const char *value, uint32_t n)
+{
+	(void)n;
+	if (!*value)
+		return fm_fail(FM_ERR_INVALID, "%s: give the path of a file or a block device",
+			       what);
+	settings->server.nvme_path = value;
+	return 0;
+}
+
+static int take_nvme_size(struct settings *settings, const char *what, const char *value,
+			  uint32_t n)
+{
+	(void)n;
+	return fm_parse_bytes(what, value, 1, &settings->server.nvme_bytes);
+}
+
+static int take_nvme_durable(struct settings *settings, const char *what, const char *value,
+			     uint32_t n)
+{
+	bool is_durable = true;
+	int err = take_yes(what, value, &is_durable);
+
+	(void)n;
+	settings->server.nvme_flags = is_durable ? 0 : FM_NVME_NOT_DURABLE;
+	return err;
+}
+
 static int take_redis(struct settings *settings, const char *what, const char *value, uint32_t n)
 {
 	if (!*value)
@@ -222,6 +250,25 @@ const struct setting settings_table[] = {
 	 .help = "eviction policy: density (default), lru or s3fifo",
 	 .fallback = "density",
 	 .take = take_policy},
+	{.section = "nvme",
+	 .key = "path",
+	 .flag = "nvme",
+	 .argument = "PATH",
+	 .help = "keep sealed blocks there, too: a file, made if need be, or a block device",
+	 .take = take_nvme},
+	{.section = "nvme",
+	 .key = "size",
+	 .flag = "nvme-size",
+	 .argument = "SIZE",
+	 .help = "of that file (default: as it is; a device: all of it)",
+	 .take = take_nvme_size},
+	{.section = "nvme",
+	 .key = "durable",
+	 .flag = "nvme-durable",
+	 .argument = "YES",
+	 .help = "yes: flushed, outlives a power failure (default); no: outlives the daemon",
+	 .fallback = "yes",
+	 .take = take_nvme_durable},
 	{.flag = "ready-fd",
 	 .argument = "N",
 	 .help = "write a byte there when serving",

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Blocks between the pool's memory and its NVMe tier: written behind once they are sealed, fetched
+ * when a client asks, removed in both. server.c and session.c call it, on the serving thread.
+ * Invariant: nothing in the pool waits for the device but answers that promise something of it.
+ */
+#ifndef FM_POOL_TIERING_H
+#define FM_POOL_TIERING_H
+
+#include "core/ring.h"
+#include "tier/nvme.h"
+
+struct fm_server;
+struct fm_session;
+struct fm_tiering;
+
+int fm_tiering_create(struct fm_server *server, const struct fm_server_options *options,
+		      struct fm_tiering **out);
+/* Writes what is still queued. NULL is ignored, here and below. */
+void fm_tiering_destroy(struct fm_tiering *tiering);
+/* One turn; true: something was done. */
+bool fm_tiering_run(struct fm_tiering *tiering, uint64_t now);
+/* When to call that again without an event, at the latest. */
+uint64_t fm_tiering_next(const struct fm_tiering *tiering, uint64_t now);
+
+/* A chunk got its memory in an arena, or is about to lose it. */
+void fm_tiering_chunk(struct fm_tiering *tiering, uint32_t region, uint32_t chunk, bool is_backed);
+/* The block of @entry was sealed: it is written soon. True: another of its key is in the log, and
+ * is removed there. */
+bool fm_tiering_sealed(struct fm_tiering *tiering, uint32_t entry, bool replaces);
+/* True: it was in the log. */
+bool fm_tiering_remove(struct fm_tiering *tiering, const struct fm_key *key);
+/* How many blocks of the namespace it had that the pool had not. */
+uint32_t fm_tiering_invalidate(struct fm_tiering *tiering, const uint8_t *ns);
+/* Completes @completion when every removal so far also holds after a restart; at once without
+ * tiering. @is_removal: its result tells when the log could not note it. */
+void fm_tiering_answer(struct fm_tiering *tiering, struct fm_session *session,
+		       const struct fm_completion *completion, bool is_removal);
+void fm_tiering_fetch(struct fm_tiering *tiering, struct fm_session *session,
+		      const struct fm_submission *s);
+/* Its answers are not wanted any more. */
+void fm_tiering_forget(struct fm_tiering *tiering, const struct fm_session *session);
+void fm_tiering_info(const struct fm_tiering *tiering, struct fm_pool_info *info);
+
+#endif
