@@ -129,7 +129,7 @@ $(addprefix bench-,$(BENCHES_WITH_PEERS)): peers
 bench-%:
 	@echo 'make bench-$*: there is no such benchmark: choose one of: $(BENCHES)' >&2; exit 2
 $(addprefix bench-,$(BENCHES)): bench-%: deps FORCE
-	@$(MAKE) --no-print-directory -s -j$$(nproc) programs $(BUILD)/tests/bench/pool_figures >&2
+	@$(MAKE) --no-print-directory -s -j$$(nproc) programs $(addprefix $(BUILD)/tests/bench/,pool_figures product_figures) >&2
 	@path=$$(MODEL='$(MODEL)' CACHE='$(CACHE)' bash tools/fetch-model.sh | tail -n 1) && [ -n "$$path" ] && \
 		STRICT='$(STRICT)' exec python3 -B tests/bench/$*.py --bin $(BUILD)/bin --model "$$path" \
 		$(if $(filter $*,$(BENCHES_WITH_PEERS)),--peers build/peers) $(BENCH_ARGS)
@@ -226,10 +226,13 @@ $(BUILD)/libfabricmgr/%.o: libfabricmgr/%.c $(BUILD)/flags
 # Each instruction-set path is a file of its own; only the dispatcher may call into it.
 ISA_avx2 := -mavx2 -mfma -mf16c
 ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mfma -mf16c -mprefer-vector-width=512
+ISA_amx := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mfma -mf16c -mprefer-vector-width=512 -mamx-tile -mamx-int8
+# What a file of kernels may use, by its name.
+ISA_OF = $(if $(findstring amx,$<),$(ISA_amx),$(if $(findstring avx512,$<),$(ISA_avx512),$(if $(findstring avx2,$<),$(ISA_avx2))))
 $(BUILD)/kernels/%.o: kernels/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
-	@$(CCACHE) $(CC) $(CFLAGS_ALL) $(OPT_KERNELS) $(INC_ENGINE) $(if $(findstring avx512,$<),$(ISA_avx512),$(if $(findstring avx2,$<),$(ISA_avx2))) -MMD -MP -c $< -o $@
+	@$(CCACHE) $(CC) $(CFLAGS_ALL) $(OPT_KERNELS) $(INC_ENGINE) $(ISA_OF) -MMD -MP -c $< -o $@
 
 $(BUILD)/engine/%.o: engine/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -303,10 +306,10 @@ $(eval $(call plant_rule,CHUNK_DEPENDENT_SUM,kernels/cpu/portable.c))
 $(eval $(call plant_rule,STALE_BLOCK,engine/worker/kv_cache.c))
 $(eval $(call plant_rule,KEY_WITHOUT_PREFIX,engine/worker/kv_cache.c))
 
-$(BUILD)/tests/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libfabricmgr.a
+$(BUILD)/tests/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libkernels.a $(BUILD)/libfabricmgr.a
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
-	@$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LDLIBS_LIB)
+	@$(CC) $(LDFLAGS_ALL) -o $@ $^ -lm $(LDLIBS_LIB)
 
 $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/test_%.o $(UNIT_HELP_OBJ) $(BUILD)/libengine.a $(BUILD)/libkernels.a $(BUILD)/libsim.a $(BUILD)/libfabricmgr.a
 	@mkdir -p $(@D)

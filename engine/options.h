@@ -40,9 +40,8 @@ struct fm_engine_flags {
 	"      --precision P     q16 (16-bit activations, default), q8 or f32\n"                   \
 	"      --kv TYPE         f16 (default) or f32\n"                                           \
 	"  -t, --threads N       default: every CPU this process may use\n"                        \
-	"      --isa NAME        portable, avx2, avx512; default: the best here; all give the "    \
-	"same "                                                                                    \
-	"bits\n"                                                                                   \
+	"      --isa NAME        portable, avx2, avx512 or amx: the same bits (default: the "      \
+	"best)\n"                                                                                  \
 	"      --chunk N         prompt tokens computed in one step (default 256)\n"               \
 	"      --max-batch N     requests that run at once (default 16)\n"                         \
 	"      --pool-socket S   the node daemon's socket\n"                                       \

@@ -133,7 +133,8 @@ struct fm_kernels {
 	void (*row)(const struct fm_matrix *matrix, uint32_t row, float *out);
 };
 
-/* @isa: NULL for the best, or "portable", "avx2", "avx512". FM_ERR_UNSUPPORTED names what lacks. */
+/* @isa: NULL for the best, or "portable", "avx2", "avx512", "amx". FM_ERR_UNSUPPORTED names what
+ * lacks. Choosing AMX asks Linux for it, once for the whole process. */
 int fm_kernels_select(const char *isa, const struct fm_kernels **out);
 
 #endif

@@ -30,7 +30,7 @@ struct fm_model_options {
 	enum fm_precision precision;
 	enum fm_element kv_element; /* FM_ELEMENT_F16 or FM_ELEMENT_F32 */
 	unsigned int threads;	    /* 0: every CPU this process may use, at most 64 */
-	const char *isa;	    /* NULL: the best; else "portable", "avx2" or "avx512" */
+	const char *isa;	    /* NULL: the best; else a name of --isa */
 	unsigned int tokens_per_block; /* 16 */
 };
 

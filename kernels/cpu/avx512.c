@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The AVX-512 path: the generic C compiled for AVX-512, with the matrix products and the attention
- * replaced by hand-written code. Only the dispatcher may call into it. Invariant: the same bits as
- * the portable path.
+ * replaced by hand-written code; and the AMX path, which is this one with integer products on
+ * tiles. Only the dispatcher may call into it. Invariant: the same bits as the portable path.
  */
+#include "amx.h"
 #include "avx512.h"
 #include "generic.h"
 #include "paths.h"
@@ -14,16 +15,14 @@ static void attention(const struct fm_attention *job, const float *q, float *out
 		fm_generic_attention(job, q, out);
 }
 
+#define KERNELS                                                                                    \
+	.rms_norm = fm_generic_rms_norm, .add = fm_generic_add, .rope = fm_generic_rope,           \
+	.silu_multiply = fm_generic_silu_multiply, .quantise = fm_generic_quantise,                \
+	.store_kv = fm_generic_store_kv, .attention = attention,                                   \
+	.product_float = fm_avx512_product_float, .row = fm_generic_row
+
 const struct fm_kernels fm_kernels_avx512 = {
-	.isa = "avx512",
-	.rms_norm = fm_generic_rms_norm,
-	.add = fm_generic_add,
-	.rope = fm_generic_rope,
-	.silu_multiply = fm_generic_silu_multiply,
-	.quantise = fm_generic_quantise,
-	.store_kv = fm_generic_store_kv,
-	.attention = attention,
-	.product_integer = fm_avx512_product_integer,
-	.product_float = fm_avx512_product_float,
-	.row = fm_generic_row,
-};
+	.isa = "avx512", .product_integer = fm_avx512_product_integer, KERNELS};
+
+const struct fm_kernels fm_kernels_amx = {
+	.isa = "amx", .product_integer = fm_amx_product_integer, KERNELS};

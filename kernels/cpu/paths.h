@@ -11,5 +11,6 @@
 extern const struct fm_kernels fm_kernels_portable;
 extern const struct fm_kernels fm_kernels_avx2;
 extern const struct fm_kernels fm_kernels_avx512;
+extern const struct fm_kernels fm_kernels_amx;
 
 #endif

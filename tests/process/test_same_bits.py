@@ -19,7 +19,7 @@ from conftest import BIN, MODEL, System, needs_model, post
 
 N = 6
 PROMPT = [(7 * i * i + 3 * i + 11) % 250 for i in range(67)]  # ends within its fifth block
-ISAS = ("portable", "avx2", "avx512")
+ISAS = ("portable", "avx2", "avx512", "amx")
 KINDS = [(precision, kv) for precision in ("q16", "q8", "f32") for kv in ("f16", "f32")]
 
 
@@ -67,7 +67,7 @@ def has(isa, model):
     out = subprocess.run([f"{BIN}/fabric-engine", "run", "-m", model, "--tokens", "1", "-n", "1",
                           "--isa", isa, "--pool-size", "16M"], capture_output=True, text=True,
                          check=False, timeout=60)
-    assert out.returncode == 0 or "this processor lacks" in out.stderr, out.stderr
+    assert out.returncode == 0 or "instruction set" in out.stderr, out.stderr
     return out.returncode == 0
 
 

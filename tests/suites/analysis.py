@@ -57,8 +57,8 @@ def cppcheck():
 
 
 def instruction_set(path):
-    """ISA_avx2 and ISA_avx512 of the Makefile, which has each kernel's flags."""
-    name = re.search(r"avx512|avx2|$", path)[0]
+    """ISA_avx2, ISA_avx512 and ISA_amx of the Makefile, which has each kernel's flags."""
+    name = re.search(r"amx|avx512|avx2|$", path)[0]
     if not name:
         return []
     with open(f"{TOP}/Makefile", encoding="utf-8") as file:

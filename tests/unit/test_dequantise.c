@@ -16,7 +16,7 @@
 
 enum { COPIES = 5 }; /* of the rows, one after the other: 9 rows stand in every lane */
 
-static const char *const isas[] = {"portable", "avx2", "avx512"};
+static const char *const isas[] = {"portable", "avx2", "avx512", "amx"};
 
 /* One format's part of the file. */
 struct golden {
@@ -209,8 +209,8 @@ int main(void)
 	SRunner *runner = srunner_create(suite);
 	int failed;
 
-	tcase_add_loop_test(tests, rows_equal_the_reference, 0, 3);
-	tcase_add_loop_test(tests, columns_equal_the_reference, 0, 3);
+	tcase_add_loop_test(tests, rows_equal_the_reference, 0, 4);
+	tcase_add_loop_test(tests, columns_equal_the_reference, 0, 4);
 	tcase_add_test(tests, vectors_equal_the_reference);
 	suite_add_tcase(suite, tests);
 	srunner_run_all(runner, CK_NORMAL);

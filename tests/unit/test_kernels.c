@@ -15,7 +15,7 @@
 #include <cpu/formats.h>
 #include <kernels.h>
 
-static const char *const isas[] = {"avx2", "avx512"};
+static const char *const isas[] = {"avx2", "avx512", "amx"};
 static const struct fm_kernels *portable;
 static uint64_t random_state;
 
@@ -187,15 +187,16 @@ static void compare_products(const struct fm_kernels *kernels, const struct fm_m
 /* Every format in several shapes; @_i / 2: the path, @_i % 2: extreme scales. */
 START_TEST(products_are_the_same)
 {
-	static const uint32_t rows[] = {1, 16, 50, 96}, blocks[] = {1, 3, 7, 2};
-	static const size_t tokens[] = {1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 21, 33};
+	static const uint32_t rows[] = {1, 16, 50, 96}, blocks[] = {1, 3, 50, 2};
+	static const size_t tokens[] = {1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 27, 33};
 	const struct fm_kernels *kernels = path(_i / 2);
 
 	for (int i = 0; kernels && i < FM_FORMAT_COUNT * 4; i++) {
 		enum fm_format format = (enum fm_format)(i / 4);
 		uint32_t n = blocks[i % 4];
-		/* Enough for every phase of a block of 256 columns, and few for the time's sake. */
-		uint32_t columns = fm_formats[format].file_columns * (n > 3 && i / 4 > 7 ? 2 : n);
+		/* More steps of 32 columns than the AMX path takes at once; 7 blocks of 256 columns
+		 * have enough. */
+		uint32_t columns = fm_formats[format].file_columns * (n > 3 && i / 4 > 7 ? 7 : n);
 		struct fm_matrix matrix = random_matrix(format, rows[i % 4], columns, _i % 2);
 
 		for (size_t j = 0; j < sizeof(tokens) / sizeof(tokens[0]); j++)
@@ -419,13 +420,13 @@ int main(void)
 	int failed;
 
 	tcase_set_timeout(tests, 300);
-	tcase_add_loop_test(tests, products_are_the_same, 0, 4);
-	tcase_add_loop_test(tests, rows_are_the_same, 0, 4);
+	tcase_add_loop_test(tests, products_are_the_same, 0, 6);
+	tcase_add_loop_test(tests, rows_are_the_same, 0, 6);
 	tcase_add_test(tests, packed_is_as_large_as_the_file);
 	tcase_add_test(tests, products_are_right);
-	tcase_add_loop_test(tests, vectors_are_the_same, 0, 2);
-	tcase_add_loop_test(tests, attention_is_the_same, 0, 2);
-	tcase_add_loop_test(tests, attention_of_runs_is_the_same, 0, 2);
+	tcase_add_loop_test(tests, vectors_are_the_same, 0, 3);
+	tcase_add_loop_test(tests, attention_is_the_same, 0, 3);
+	tcase_add_loop_test(tests, attention_of_runs_is_the_same, 0, 3);
 	suite_add_tcase(suite, tests);
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);

@@ -216,13 +216,13 @@ static void check_chunks(const char *path, enum fm_precision precision, bool is_
 
 static void check_isas(const char *path, enum fm_precision precision, bool is_half)
 {
-	static const char *const isas[] = {"avx2", "avx512", NULL};
+	static const char *const isas[] = {"avx2", "avx512", "amx", NULL};
 	struct fm_model *model = open_model(path, precision, is_half, "portable", 2);
 	struct outcome portable, other;
 
 	run_alone(model, TOKENS, &portable);
 	fm_model_close(model);
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < 4; i++) {
 		model = open_model(path, precision, is_half, isas[i], 2);
 		if (!model)
 			continue;

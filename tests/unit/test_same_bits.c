@@ -60,7 +60,7 @@ static const struct kind {
 	{FM_PRECISION_F32, FM_ELEMENT_F32, "f32, KV f32"},
 };
 
-static const char *const isas[] = {"portable", "avx2", "avx512"};
+static const char *const isas[] = {"portable", "avx2", "avx512", "amx"};
 
 static char path[64];
 
@@ -188,7 +188,7 @@ START_TEST(the_same_bits_in_every_chunk_thread_count_and_instruction_set)
 	bits->kind = &kinds[_i];
 	create_lone(bits->kind, bits->lone, REQUESTS);
 	pool_rig_start(&bits->rig, POOL_ENTRIES);
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < 4; i++) {
 		bits->isa = isas[i];
 		for (bits->threads = 1; bits->threads <= 4; bits->threads *= 2) {
 			struct fm_model *model = open_model(bits->kind, bits->isa, bits->threads);
