@@ -66,6 +66,9 @@ static int take(void *arg, int flag, const char *value)
 		if (options->n_workers == FM_FRONT_END_WORKERS_MAX)
 			return fm_fail(FM_ERR_LIMIT, "--worker %s: at most %d workers may be given",
 				       value, FM_FRONT_END_WORKERS_MAX);
+		for (size_t i = 0; i < options->n_workers; i++)
+			if (!strcmp(router->workers[i], value))
+				return fm_fail(FM_ERR_INVALID, "--worker %s is given twice", value);
 		router->workers[options->n_workers++] = value;
 		return 0;
 	case OPT_POOL:

@@ -114,7 +114,8 @@ static int serve_all(struct serve *serve)
 		if (write(serve->worker_stop, &one, sizeof(one)) < 0)
 			fm_log(FM_LOG_ERROR, FM2002 "serve: %s", strerror(errno));
 		pthread_join(serve->thread, NULL);
-		if (!err && serve->worker_error)
+		/* Not that the worker is gone, but why. */
+		if (serve->worker_error)
 			err = fm_fail(serve->worker_error, "%s", serve->worker_detail);
 	}
 	fm_embedded_pool_stop(serve->pool);

@@ -424,6 +424,16 @@ static void send_request(struct front_end *front, struct fm_choice *choice,
 	FM_KILL_POINT("front end: message sent");
 }
 
+static const char *why_expired(const struct front_end *front)
+{
+	return fm_router_core_is_ready(front->core)
+		       ? "no worker made progress on this request within the deadline (--deadline "
+			 "of the router)"
+		       : "no worker that can decode has been connected within the deadline "
+			 "(--deadline of the router); GET /ready names each worker and what became "
+			 "of it";
+}
+
 /* Does what the core decided, until it has nothing more to say. */
 static void drive(struct front_end *front)
 {
@@ -440,8 +450,7 @@ static void drive(struct front_end *front)
 		case FM_ROUTER_EXPIRED:
 			front->choices[action.request] = NULL;
 			choice->request = -1;
-			fail(front, choice->exchange, 503, "deadline",
-			     "no worker made progress on this request within the deadline");
+			fail(front, choice->exchange, 503, "deadline", why_expired(front));
 			break;
 		case FM_ROUTER_PREFILL:
 		case FM_ROUTER_GENERATE:
@@ -685,8 +694,9 @@ static void serve_link(struct front_end *front, size_t number, short events)
 			    err < 0 ? FM_WORKER_REFUSED_RETRY_NS : FM_WORKER_RETRY_NS);
 	else if (io < 0) {
 		fm_fail(io, "%s",
-			io == FM_ERR_LIMIT ? fm_error_detail()
-					   : "hung up; its requests go on elsewhere");
+			io == FM_ERR_LIMIT
+				? fm_error_detail()
+				: "hung up; its requests go on with others, or wait for one");
 		worker_down(front, number, FM_WORKER_RETRY_NS);
 	}
 }

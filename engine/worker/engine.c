@@ -127,6 +127,13 @@ int fm_engine_create(const struct fm_engine_options *options, fm_engine_listener
 		err = fm_kv_cache_open(&kv, &engine->cache);
 	if (err)
 		goto fail;
+	if (fm_kv_cache_tokens_max(engine->cache) < engine->max_tokens)
+		fm_log(FM_LOG_WARNING,
+		       "the pool has room for the KV of %llu tokens, the model's context is %u: "
+		       "what "
+		       "needs more is refused or ends early; enlarge the pool",
+		       (unsigned long long)fm_kv_cache_tokens_max(engine->cache),
+		       engine->max_tokens);
 	*out = engine;
 	return 0;
 fail:
@@ -179,6 +186,13 @@ static int check_request(const struct fm_engine *engine, const struct fm_request
 			       "%u tokens: the model's context holds %u and an answer needs at "
 			       "least one of them",
 			       request->n_tokens, engine->max_tokens);
+	if (request->n_tokens >= fm_kv_cache_tokens_max(engine->cache))
+		return fm_fail(
+			FM_ERR_LIMIT,
+			"%u tokens: the whole pool has room for the KV of %llu, and an answer "
+			"needs at least one; enlarge the pool",
+			request->n_tokens,
+			(unsigned long long)fm_kv_cache_tokens_max(engine->cache));
 	for (uint32_t i = 0; i < request->n_tokens; i++)
 		if (request->tokens[i] >= engine->vocab)
 			return fm_fail(FM_ERR_INVALID, "token %u at %u: the vocabulary has %u",
@@ -525,6 +539,7 @@ static void next_token(struct fm_engine *engine, uint32_t number)
 	}
 	if (request->counts.generated >= request->max_tokens ||
 	    request->n_tokens >= engine->max_tokens ||
+	    request->n_tokens >= fm_kv_cache_tokens_max(engine->cache) ||
 	    (request->n_teacher && request->counts.generated >= request->n_teacher)) {
 		finish(engine, number, "length");
 		return;

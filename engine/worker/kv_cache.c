@@ -20,6 +20,7 @@ struct fm_kv_cache {
 	struct fm_kv_cache_options options;
 	struct fm_pool *pool;
 	uint32_t max_blocks;
+	uint64_t pool_blocks; /* what the attached pool holds of our size */
 };
 
 struct fm_kv_sequence {
@@ -36,6 +37,26 @@ struct fm_kv_sequence {
 	void **addresses;
 };
 
+/* Blocks of a size share chunks; a chunk holds a whole number of them. */
+static int measure_pool(struct fm_kv_cache *cache)
+{
+	struct fm_pool_info info = {.size = sizeof(info)};
+	uint64_t slot = (cache->options.block_bytes + 4095) / 4096 * 4096;
+	int err = fm_pool_info(cache->pool, &info);
+
+	if (err)
+		return err;
+	cache->pool_blocks = info.total_bytes / FM_CHUNK_BYTES * (FM_CHUNK_BYTES / slot);
+	if (cache->pool_blocks > info.entries_max)
+		cache->pool_blocks = info.entries_max;
+	return 0;
+}
+
+uint64_t fm_kv_cache_tokens_max(const struct fm_kv_cache *cache)
+{
+	return cache->pool_blocks * cache->options.tokens_per_block;
+}
+
 int fm_kv_cache_open(const struct fm_kv_cache_options *options, struct fm_kv_cache **out)
 {
 	struct fm_kv_cache *cache = calloc(1, sizeof(*cache));
@@ -47,8 +68,10 @@ int fm_kv_cache_open(const struct fm_kv_cache_options *options, struct fm_kv_cac
 	cache->max_blocks =
 		(options->max_tokens + options->tokens_per_block - 1) / options->tokens_per_block;
 	err = fm_pool_attach(&options->attach, &cache->pool);
+	if (!err)
+		err = measure_pool(cache);
 	if (err) {
-		free(cache);
+		fm_kv_cache_close(cache);
 		return err;
 	}
 	*out = cache;
@@ -71,6 +94,8 @@ struct fm_pool *fm_kv_cache_pool(struct fm_kv_cache *cache)
 
 int fm_kv_cache_reattach(struct fm_kv_cache *cache)
 {
+	int err;
+
 	if (cache->pool && fm_pool_is_connected(cache->pool))
 		return 0;
 	if (cache->options.attach.fd >= 0)
@@ -80,7 +105,8 @@ int fm_kv_cache_reattach(struct fm_kv_cache *cache)
 	if (cache->pool)
 		fm_pool_detach(cache->pool);
 	cache->pool = NULL;
-	return fm_pool_attach(&cache->options.attach, &cache->pool);
+	err = fm_pool_attach(&cache->options.attach, &cache->pool);
+	return err ? err : measure_pool(cache);
 }
 
 /* Keys of the full blocks among the first n_tokens that are not yet known. */

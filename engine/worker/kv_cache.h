@@ -33,6 +33,9 @@ struct fm_pool *fm_kv_cache_pool(struct fm_kv_cache *cache);
 /* After the pool was lost and every sequence was closed: 0 once a pool is there again. */
 int fm_kv_cache_reattach(struct fm_kv_cache *cache);
 
+/* Tokens of one sequence that the pool has room for when nobody else uses it. */
+uint64_t fm_kv_cache_tokens_max(const struct fm_kv_cache *cache);
+
 /* A sequence that begins with @tokens (@n > 0, copied). Takes the leading full blocks that the pool
  * has, but leaves at least the last token to be computed. @tail: private id of a staged block with
  * the KV of the tokens after the last full block, or NULL; a tail that is gone is computed anew. */
