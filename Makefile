@@ -64,7 +64,7 @@ UNIT_HELP_OBJ := $(call obj,$(filter-out tests/unit/test_%.c,$(UNIT_SRC)))
 BIN := $(addprefix $(BUILD)/bin/,$(TOOLS) fabric-sim fabric-engine)
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps deps-test model demo check check-long check-formats fuzz clean install programs units plants FORCE check-kills
+.PHONY: all help deps deps-test model demo check check-long check-formats fuzz clean install programs units plants FORCE check-kills tsan-units
 .DELETE_ON_ERROR:
 
 all: programs
@@ -139,6 +139,7 @@ check: deps-test
 	@for variant in asan clang; do \
 		$(MAKE) --no-print-directory -s -j$$(nproc) VARIANT=$$variant programs units || exit 1; done
 	@$(MAKE) --no-print-directory -s -j$$(nproc) VARIANT=kill programs
+	@$(MAKE) --no-print-directory -s -j$$(nproc) VARIANT=tsan tsan-units
 	@path=$$(MODEL='$(MODEL)' CACHE='$(CACHE)' bash tools/fetch-model.sh | tail -n 1) && [ -n "$$path" ] && \
 		FABRICMGR_TEST_MODEL="$$path" FUZZ_SECONDS=$${FUZZ_SECONDS:-10} exec python3 tests/run.py
 
@@ -207,6 +208,8 @@ uninstall:
 
 programs: $(BUILD)/libfabricmgr.so $(BIN)
 units: $(UNIT_BIN) $(if $(filter release,$(VARIANT)),$(BUILD)/tests/fail_alloc.so)
+# Threads of one process: server and clients.
+tsan-units: $(addprefix $(BUILD)/tests/unit/,pool_server pool_remove pool_copy pool_limits)
 
 
 $(BUILD)/flags: FORCE

@@ -11,7 +11,7 @@ import time
 
 sys.dont_write_bytecode = True
 
-from suites import analysis, common, fuzz, house, kills, model, plants, process, unit  # noqa: E402
+from suites import analysis, common, fuzz, house, kills, model, plants, process, sanitizers, unit  # noqa: E402
 
 SUITES = {
     "house": house.house,
@@ -20,6 +20,8 @@ SUITES = {
     "plants": plants.plants,
     "asan": unit.asan,
     "clang": unit.clang,
+    "tsan": sanitizers.tsan,
+    "asan-process": sanitizers.asan,
     "process": process.release,
     "bench": process.bench,
     "kills": kills.kills,

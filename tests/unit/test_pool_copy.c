@@ -199,6 +199,7 @@ int main(void)
 	SRunner *runner = srunner_create(suite);
 	int failed;
 
+	tcase_set_timeout(cases, 300);
 	tcase_add_test(cases, a_copy_has_the_checksum_and_nothing_else_changes);
 	tcase_add_test(cases, what_was_put_is_got);
 	tcase_add_test(cases, what_cannot_be_has_a_name_and_leaves_nothing);

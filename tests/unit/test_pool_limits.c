@@ -156,6 +156,7 @@ int main(void)
 	SRunner *runner = srunner_create(suite);
 	int failed;
 
+	tcase_set_timeout(cases, 300);
 	tcase_add_test(cases, only_named_users_and_groups_attach);
 	tcase_add_test(cases, without_names_the_socket_decides);
 	tcase_add_test(cases, one_client_does_not_stage_the_whole_pool);

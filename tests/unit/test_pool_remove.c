@@ -255,6 +255,7 @@ int main(void)
 	SRunner *runner = srunner_create(suite);
 	int failed;
 
+	tcase_set_timeout(cases, 300);
 	tcase_add_test(cases, who_holds_a_removed_block_keeps_it);
 	tcase_add_test(cases, a_replacement_is_seen_at_once_and_by_nobody_who_holds_the_old);
 	tcase_add_test(cases, an_invalidated_namespace_is_gone_and_others_are_not);
