@@ -129,9 +129,8 @@ int fm_engine_create(const struct fm_engine_options *options, fm_engine_listener
 		goto fail;
 	if (fm_kv_cache_tokens_max(engine->cache) < engine->max_tokens)
 		fm_log(FM_LOG_WARNING,
-		       "the pool has room for the KV of %llu tokens, the model's context is %u: "
-		       "what "
-		       "needs more is refused or ends early; enlarge the pool",
+		       FM2209 "the pool has room for the KV of %llu tokens, the model's context "
+			      "is %u: what needs more is refused or ends early; enlarge the pool",
 		       (unsigned long long)fm_kv_cache_tokens_max(engine->cache),
 		       engine->max_tokens);
 	*out = engine;

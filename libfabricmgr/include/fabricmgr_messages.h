@@ -73,5 +73,6 @@
 #define FM2203 "FM2203 " /* a front end was not taken */
 #define FM2204 "FM2204 " /* no memory to read what a front end sent */
 #define FM2205 "FM2205 " /* a front end sent too long a line */
+#define FM2209 "FM2209 " /* the pool is smaller than one context */
 
 #endif
