@@ -568,16 +568,19 @@ int64_t fm_pool_fetch(struct fm_pool *pool, const struct fm_key *keys, size_t n,
 	for (size_t done = (size_t)present; done < n; done += WINDOW) {
 		uint32_t piece = (uint32_t)(n - done < WINDOW ? n - done : WINDOW);
 		uint64_t passed = fm_clock_ns() - start, left = passed < limit ? limit - passed : 0;
+		uint32_t last = 0;
 
-		for (uint32_t i = 0; i < piece; i++)
+		for (uint32_t i = 0; i < piece; i++) {
+			last = i;
 			submissions[i] = (struct fm_submission){
 				.op = FM_OP_FETCH,
 				.key = keys[done + i],
 				.length = call,
 				.deadline_ns = left,
 			};
+		}
 		exchange(pool, submissions, piece, NULL, completions, fm_clock_ns() + left);
-		if (completions[piece - 1].result)
+		if (completions[last].result)
 			break;
 	}
 	return fm_pool_match(pool, keys, n);
