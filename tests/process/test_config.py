@@ -101,7 +101,7 @@ def test_the_daemon_serves_what_the_file_says(system):
 
 @pytest.mark.parametrize("text, line, words", [
     ("[poll]\nsize = 16M\n", 2, ("no section [poll]", "did you mean [pool]?")),
-    ("[wrong]\nsize = 16M\n", 2, ("[wrong]", "[pool], [redis]")),
+    ("[wrong]\nsize = 16M\n", 2, ("[wrong]", "[pool], [nvme], [redis]")),
     ("\n[pool]\nsise = 16M\n", 3, ("sise", "did you mean size?")),
     ("[pool]\nsomething = 16M\n", 2, ("something", "socket, socket-mode, size")),
     ("size = 16M\n", 1, ("size", "before the first section")),
