@@ -237,7 +237,7 @@ def test_a_worker_does_not_listen_where_it_must_not(system, tmp_path):
     file.write_text("kept")
     for where, why, status in (
             (f"unix:{file}", "not a socket", 1), ("unix:", "1 to 107 bytes", 2),
-            ("127.0.0.1:65536", "port", 2), ("127.0.0.1:0", "port", 2), ("x", "host:port", 2),
+            ("127.0.0.1:65536", "port", 2), ("127.0.0.1:0", "port", 2), ("x", "127.0.0.1:port", 2),
             ("0.0.0.0:9", "loopback", 2), ("127.example:9", "loopback", 2)):
         out = subprocess.run([f"{BIN}/fabric-engine", "worker", "-m", MODEL,
                               "--pool-socket", system.socket, "--listen", where],
