@@ -214,8 +214,7 @@ START_TEST(rows_are_the_same)
 	float a[512], b[512];
 
 	for (int format = 0; kernels && format < FM_FORMAT_COUNT; format++) {
-		struct fm_matrix matrix =
-			random_matrix((enum fm_format)format, 37, 512, _i % 2);
+		struct fm_matrix matrix = random_matrix((enum fm_format)format, 37, 512, _i % 2);
 
 		for (uint32_t row = 0; row < 37; row++) {
 			portable->row(&matrix, row, a);
@@ -425,8 +424,9 @@ int main(void)
 	tcase_add_test(tests, packed_is_as_large_as_the_file);
 	tcase_add_test(tests, products_are_right);
 	tcase_add_loop_test(tests, vectors_are_the_same, 0, 3);
-	tcase_add_loop_test(tests, attention_is_the_same, 0, 3);
-	tcase_add_loop_test(tests, attention_of_runs_is_the_same, 0, 3);
+	/* Slow, and the AMX path's attention is that of AVX-512. */
+	tcase_add_loop_test(tests, attention_is_the_same, 0, 2);
+	tcase_add_loop_test(tests, attention_of_runs_is_the_same, 0, 2);
 	suite_add_tcase(suite, tests);
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);
