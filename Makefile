@@ -16,7 +16,7 @@ endif
 CCACHE := $(shell command -v ccache 2>/dev/null)
 # Debian packages: what the build needs, and what the tests need besides.
 DEPS_BUILD := gcc libc6-dev ccache liburing-dev libmicrohttpd-dev libjansson-dev libpcre2-dev \
-	libutf8proc-dev libinih-dev libncurses-dev libisal-dev libnuma-dev libssl-dev liblzma-dev python3 python3-venv ca-certificates
+	libutf8proc-dev libinih-dev libncurses-dev libisal-dev libnuma-dev libssl-dev liblzma-dev systemtap-sdt-dev python3 python3-venv ca-certificates
 DEPS_TEST := check libsubunit-dev python3-pytest python3-yaml clang-14 libclang-rt-14-dev clang-tidy-14 cppcheck strace procps spin redis-tools \
 	g++ pkgconf man-db
 # The programs that benchmarks compare with: to build llama.cpp, and redis-server.
@@ -177,13 +177,20 @@ MAN_LINKS := $(addsuffix .3,$(shell grep -o 'fm_[a-z0-9_]*' libfabricmgr/fabricm
 COMPLETIONS := $(notdir $(wildcard packaging/completion/*))
 MAN_TO := $(PREFIX)/share/man
 DOC_TO := $(PREFIX)/share/doc/fabricmgr
-EXAMPLES := $(wildcard packaging/etc/*.conf packaging/prometheus/*.yaml packaging/grafana/*.json)
+EXAMPLES := $(wildcard packaging/etc/*.conf packaging/etc/*.env packaging/prometheus/*.yaml packaging/grafana/*.json)
 COMPLETION_TO := $(PREFIX)/share/bash-completion/completions
+# For systemd: units from .in files, then whole files as TARGET:SOURCE.
+UNITS := $(patsubst packaging/systemd/%.in,%,$(wildcard packaging/systemd/*.service.in))
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+UDEVDIR ?= $(PREFIX)/lib/udev/rules.d
+SYSTEM_FILES := $(PREFIX)/lib/sysusers.d/fabricmgr.conf:fabricmgr.sysusers $(PREFIX)/lib/tmpfiles.d/fabricmgr.conf:fabricmgr.tmpfiles \
+	$(UDEVDIR)/60-fabricmgr.rules:60-fabricmgr.rules
 man_path = $(MAN_TO)/man$(subst .,,$(suffix $(1)))/$(notdir $(1))
 INSTALLED := $(addprefix $(PREFIX)/bin/,$(notdir $(BIN))) $(PREFIX)/include/fabricmgr.h \
 	$(LIBDIR)/libfabricmgr.so $(LIBDIR)/libfabricmgr.so.0 $(LIBDIR)/libfabricmgr.so.$(VERSION) \
 	$(LIBDIR)/pkgconfig/fabricmgr.pc $(addprefix $(COMPLETION_TO)/,$(COMPLETIONS)) \
-	$(addprefix $(DOC_TO)/,$(notdir $(EXAMPLES))) $(foreach page,$(MAN_PAGES) $(MAN_LINKS),$(call man_path,$(page)))
+	$(addprefix $(UNITDIR)/,$(UNITS)) $(foreach file,$(SYSTEM_FILES),$(firstword $(subst :, ,$(file)))) \
+	$(addprefix $(DOC_TO)/,runbook.md $(notdir $(EXAMPLES))) $(foreach page,$(MAN_PAGES) $(MAN_LINKS),$(call man_path,$(page)))
 
 install: programs
 	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(BIN)
@@ -195,7 +202,12 @@ install: programs
 	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|; s|@VERSION@|$(VERSION)|' \
 		packaging/fabricmgr.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/fabricmgr.pc
 	install -D -m 0644 -t $(DESTDIR)$(COMPLETION_TO) $(addprefix packaging/completion/,$(COMPLETIONS))
-	install -D -m 0644 -t $(DESTDIR)$(DOC_TO) $(EXAMPLES)
+	install -D -m 0644 -t $(DESTDIR)$(DOC_TO) Documentation/runbook.md $(EXAMPLES)
+	install -d $(DESTDIR)$(UNITDIR)
+	@for unit in $(UNITS); do sed 's|@BIN@|$(PREFIX)/bin|; s|@DOC@|$(DOC_TO)|' packaging/systemd/$$unit.in \
+		> $(DESTDIR)$(UNITDIR)/$$unit || exit 1; done
+	@for file in $(SYSTEM_FILES); do install -D -m 0644 packaging/systemd/$${file#*:} \
+		$(DESTDIR)$${file%%:*} || exit 1; done
 	@for page in $(MAN_PAGES); do \
 		install -D -m 0644 -t $(DESTDIR)$(MAN_TO)/man$${page##*.} $$page || exit 1; done
 	@for link in $(MAN_LINKS); do echo '.so man3/fabricmgr.3' > $(DESTDIR)$(MAN_TO)/man3/$$link || exit 1; done

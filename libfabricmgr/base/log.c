@@ -60,9 +60,19 @@ void fm_log_set_program(const char *name)
 	atomic_store_explicit(&program_name, name, memory_order_relaxed);
 }
 
-void fm_log(enum fm_log_level level, const char *format, ...)
+bool fm_log_is_on(enum fm_log_level level)
 {
 	int limit = atomic_load_explicit(&log_level, memory_order_relaxed);
+
+	if (!limit) {
+		limit = level_from_environment();
+		atomic_store_explicit(&log_level, limit, memory_order_relaxed);
+	}
+	return (int)level <= limit;
+}
+
+void fm_log(enum fm_log_level level, const char *format, ...)
+{
 	const char *program = atomic_load_explicit(&program_name, memory_order_relaxed);
 	int target = atomic_load_explicit(&log_target, memory_order_relaxed);
 	int saved_errno = errno;
@@ -70,11 +80,7 @@ void fm_log(enum fm_log_level level, const char *format, ...)
 	va_list args;
 	size_t used;
 
-	if (!limit) {
-		limit = level_from_environment();
-		atomic_store_explicit(&log_level, limit, memory_order_relaxed);
-	}
-	if ((int)level > limit)
+	if (!fm_log_is_on(level))
 		return;
 	if (target == FM_LOG_AUTO) {
 		target = is_journal() ? FM_LOG_JOURNAL : FM_LOG_STDERR;

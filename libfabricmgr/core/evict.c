@@ -6,34 +6,48 @@
  * resident child.
  */
 #include <fabricmgr_kill_point.h>
+#include <fabricmgr_probes.h>
 
 #include "core/evict.h"
 
 #define NONE FM_NO_ENTRY
 
-/* Marks every block that a live lease names. Tables belong to clients: every value is checked. */
+/* The block that a live lease names, or NONE. Tables belong to clients: every value is checked. */
+static inline uint32_t leased_entry(const struct fm_store *store,
+				    const struct fabricmgr_lease *lease)
+{
+	/* Acquire, here and below: pairs with the releases in fm_lease_write() and
+	 * fm_lease_drop(). What is seen of a later lease ends the one before. */
+	uint32_t region = fm_load_acquire(&lease->region);
+	uint32_t entry;
+
+	if (!region)
+		return NONE;
+	entry = fm_slots_entry(&store->slots, region, fm_load_acquire(&lease->chunk),
+			       fm_load_acquire(&lease->slot));
+	if (entry != NONE && FABRICMGR_WORD_GENERATION(store->index.entries[entry].word) !=
+				     fm_load_acquire(&lease->generation))
+		return NONE;
+	return entry;
+}
+
+/* Marks every block that a live lease names. */
 void fm_store_scan_leases(struct fm_store *store)
 {
 	store->scan++;
 	for (const struct fm_owner *owner = store->owners; owner; owner = owner->next) {
 		for (uint32_t i = 0; i < owner->lease_count; i++) {
-			const struct fabricmgr_lease *lease = &owner->leases[i];
-			/* Acquire, here and below: pairs with the releases in fm_lease_write() and
-			 * fm_lease_drop(). What is seen of a later lease ends the one before. */
-			uint32_t region = fm_load_acquire(&lease->region);
-			uint32_t entry;
+			uint32_t entry = leased_entry(store, &owner->leases[i]);
 
-			if (!region)
-				continue;
-			entry = fm_slots_entry(&store->slots, region,
-					       fm_load_acquire(&lease->chunk),
-					       fm_load_acquire(&lease->slot));
-			if (entry != NONE &&
-			    FABRICMGR_WORD_GENERATION(store->index.entries[entry].word) ==
-				    fm_load_acquire(&lease->generation))
+			if (entry != NONE)
 				store->nodes[entry].leased = store->scan;
 		}
 	}
+}
+
+uint32_t fm_store_leased(const struct fm_store *store, const struct fm_owner *owner, uint32_t i)
+{
+	return leased_entry(store, &owner->leases[i]);
 }
 
 uint32_t fm_store_leases(struct fm_store *store, const struct fm_owner *owner)
@@ -126,6 +140,8 @@ static uint32_t sacrifice(struct fm_store *store, uint32_t n)
 		/* A child stands before its parent here: one that stayed keeps its parent. */
 		if (store->nodes[entry].leased != store->scan &&
 		    store->nodes[entry].first_child == NONE) {
+			FM_PROBE(evict, entry, store->index.entries[entry].key,
+				 FM_HIGH(store->index.entries[entry].extent));
 			fm_store_free_sealed(store, entry);
 			FM_KILL_POINT("evict: one freed");
 			freed++;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include <fabricmgr_kill_point.h>
+#include <fabricmgr_probes.h>
 
 #include "core/evict.h"
 #include "core/store.h"
@@ -246,6 +247,8 @@ int fm_store_stage(struct fm_store *store, struct fm_owner *owner, uint64_t leng
 			       (unsigned long long)owner->staging_max);
 	for (;;) {
 		err = stage_entry(store, owner, length, entry);
+		if (!err)
+			FM_PROBE(stage, owner->id, *entry, length);
 		if (err != FM_ERR_POOL_FULL)
 			return err;
 		if (fm_store_free_removed(store))
@@ -336,6 +339,7 @@ int fm_store_seal(struct fm_store *store, struct fm_owner *owner, const struct f
 	store->counters.staging--;
 	store->counters.sealed++;
 	store->counters.seals++;
+	FM_PROBE(seal, owner->id, seal->entry, e->key, FM_HIGH(e->extent));
 	if (old != NONE) {
 		fm_index_replace(&store->index, old, seal->entry);
 		retire(store, old);
@@ -435,6 +439,7 @@ int fm_store_remove(struct fm_store *store, const struct fm_key *key)
 
 	if (entry == NONE)
 		return FM_ERR_NOT_FOUND;
+	FM_PROBE(remove, entry, key->bytes);
 	fm_index_remove(&store->index, entry);
 	retire(store, entry);
 	return 0;

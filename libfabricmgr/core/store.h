@@ -77,6 +77,8 @@ void fm_store_owner_add(struct fm_store *store, struct fm_owner *owner);
 void fm_store_owner_remove(struct fm_store *store, struct fm_owner *owner, uint64_t expires);
 /* How many live leases its table holds. */
 uint32_t fm_store_leases(struct fm_store *store, const struct fm_owner *owner);
+/* The block that the @i-th place of its table (below lease_count) leases, or FM_NO_ENTRY. */
+uint32_t fm_store_leased(const struct fm_store *store, const struct fm_owner *owner, uint32_t i);
 
 /* FM_ERR_POOL_FULL: nothing may go now; a later try may succeed. */
 int fm_store_stage(struct fm_store *store, struct fm_owner *owner, uint64_t length,

@@ -60,9 +60,11 @@ FM_API const char *fm_version(void);
 enum fm_log_level { FM_LOG_ERROR = 3, FM_LOG_WARNING = 4, FM_LOG_INFO = 6, FM_LOG_DEBUG = 7 };
 
 /* Lines to standard error: "<program>: <message>"; level from FABRICMGR_LOG (error, warning, info,
- * debug; default info) or fm_log_set_level(). Never log prompts, keys of tenants or secrets. */
+ * debug; default info) or fm_log_set_level(). Never log prompts, keys of tenants or secrets; keys
+ * of blocks, which are digests, at debug only. */
 FM_API void fm_log(enum fm_log_level level, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
+FM_API bool fm_log_is_on(enum fm_log_level level); /* whether fm_log() would write it */
 FM_API void fm_log_set_level(enum fm_log_level level); /* 0: FABRICMGR_LOG's again */
 FM_API void fm_log_set_program(const char *name);
 
@@ -354,6 +356,14 @@ FM_API int64_t fm_pool_clients(struct fm_pool *pool, struct fm_client_info *out,
 
 /* ---- operating the pool: by root and the daemon's own user (else FM_ERR_PERMISSION) -------- */
 
+struct fm_lease_info {
+	uint32_t entry, generation; /* of the block, as fm_block_info has them */
+};
+/* What a client (fm_client_info.id) leases, up to @max; returns how many there are, or a negative
+ * error. FM_ERR_NOT_FOUND: the client is gone. */
+FM_API int64_t fm_pool_leases(struct fm_pool *pool, uint32_t client_id, struct fm_lease_info *out,
+			      size_t max);
+
 /*
  * Frees blocks that nobody leases, the longest unused first, until @bytes of memory are free of
  * them or nothing more may go; UINT64_MAX: all. Whole chunks where it can. Returns how many blocks
@@ -446,6 +456,8 @@ struct fm_resp_options {
 	uint64_t hold_bytes;		 /* of values kept so; 0: a quarter of the pool */
 };
 
+/* Whether fm_resp_create() would take them, on this machine: the same checks, without binding. */
+FM_API int fm_resp_check(const struct fm_resp_options *options);
 /* Binds the addresses. FM_ERR_UNSUPPORTED: no io_uring; FM_ERR_PERMISSION: an address beyond
  * loopback without password and proxy. Starts no thread. */
 FM_API int fm_resp_create(const struct fm_resp_options *options, struct fm_resp **out);

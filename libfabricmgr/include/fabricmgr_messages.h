@@ -20,6 +20,8 @@
 #define FM1010 "FM1010 " /* it stopped serving by a fault */
 #define FM1011 "FM1011 " /* --check found that it would not start */
 #define FM1012 "FM1012 " /* where the metrics are */
+#define FM1013 "FM1013 " /* the service manager cannot be told */
+#define FM1014 "FM1014 " /* the pool did not answer the watchdog */
 
 /* the pool: memory and clients */
 #define FM1101 "FM1101 " /* memory cannot be given back */

@@ -235,6 +235,32 @@ int64_t fm_pool_clients(struct fm_pool *pool, struct fm_client_info *out, size_t
 	return total;
 }
 
+int64_t fm_pool_leases(struct fm_pool *pool, uint32_t client_id, struct fm_lease_info *out,
+		       size_t max)
+{
+	struct fm_wire_request request = {.head.type = FM_WIRE_LEASES, .argument = client_id};
+	struct fm_wire_reply reply;
+	int64_t total = 0;
+	int err = fm_pool_check(pool, true);
+
+	if (err)
+		return err;
+	if (max && !out)
+		return fm_fail(FM_ERR_INVALID, "no room for leases was given");
+	do {
+		err = request_reply(pool, &request, &reply);
+		if (err)
+			return err;
+		for (uint32_t i = 0; i < reply.leases.n && i < FM_WIRE_LEASES_MAX; i++, total++)
+			if ((size_t)total < max)
+				out[total] = reply.leases.leases[i];
+		if (reply.leases.next && reply.leases.next <= request.leases)
+			return fm_fail(FM_ERR_CORRUPT, "the daemon tells of leases in no order");
+		request.leases = reply.leases.next;
+	} while (request.leases);
+	return total;
+}
+
 /* ---- memory ---- */
 
 static char *map_region(struct fm_pool *pool, uint32_t region, bool is_writable)

@@ -12,6 +12,8 @@
 
 #include <openssl/crypto.h>
 
+#include <fabricmgr_probes.h>
+
 #include "base/clock.h"
 #include "base/limits.h"
 #include "core/index.h"
@@ -743,6 +745,7 @@ void resp_command_run(struct resp_connection *connection)
 
 		if (!is_word(name, command->name))
 			continue;
+		FM_PROBE(redis_command, connection->fd, command->name, parser->n_args);
 		if (!connection->is_authenticated && !command->is_free)
 			resp_reply_text(connection, "-NOAUTH Authentication required.\r\n");
 		else if (parser->n_args < command->args_min || parser->n_args > command->args_max)

@@ -515,16 +515,53 @@ static int listen_failed(const char *where)
 					   : "choose an address or folder that this user may use");
 }
 
+static int parse_unix(const char *path, struct sockaddr_un *address)
+{
+	*address = (struct sockaddr_un){.sun_family = AF_UNIX};
+	if (!*path || strlen(path) >= sizeof(address->sun_path))
+		return fm_fail(FM_ERR_INVALID, "Redis socket unix:%s: the path has 1 to %zu bytes",
+			       path, sizeof(address->sun_path) - 1);
+	strcpy(address->sun_path, path);
+	return 0;
+}
+
+static int parse_tcp(const struct fm_resp_options *options, const char *where,
+		     struct sockaddr_in *address)
+{
+	const char *colon = strrchr(where, ':');
+	char host[64] = "";
+	uint64_t port;
+
+	*address = (struct sockaddr_in){.sin_family = AF_INET};
+	if (colon && (size_t)(colon - where) < sizeof(host))
+		memcpy(host, where, (size_t)(colon - where));
+	if (!colon || !fm_resp_number(colon + 1, strlen(colon + 1), &port) || port > 65535 ||
+	    inet_pton(AF_INET, strcmp(host, "localhost") ? host : "127.0.0.1",
+		      &address->sin_addr) != 1)
+		return fm_fail(FM_ERR_INVALID,
+			       "Redis address %s: give unix:/path or an IPv4 address and port, as "
+			       "127.0.0.1:6379",
+			       where);
+	address->sin_port = htons((uint16_t)port);
+	if (ntohl(address->sin_addr.s_addr) >> 24 == 127 ||
+	    (options->is_behind_proxy && options->password))
+		return 0;
+	return fm_fail(FM_ERR_PERMISSION,
+		       "Redis address %s is not loopback: that needs a password "
+		       "(--redis-password-file%s) and a proxy that ends TLS before it "
+		       "(--redis-behind-proxy%s)",
+		       where, options->password ? "" : ": missing",
+		       options->is_behind_proxy ? "" : ": missing");
+}
+
 static int listen_unix(struct fm_resp *front, const char *path)
 {
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct sockaddr_un address;
 	struct stat status;
-	int fd;
+	int fd, err = parse_unix(path, &address);
 
-	if (!*path || strlen(path) >= sizeof(address.sun_path))
-		return fm_fail(FM_ERR_INVALID, "Redis socket unix:%s: the path has 1 to %zu bytes",
-			       path, sizeof(address.sun_path) - 1);
-	strcpy(address.sun_path, path);
+	if (err)
+		return err;
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return fm_fail(FM_ERR_IO, "socket: %s", strerror(errno));
@@ -541,45 +578,25 @@ static int listen_unix(struct fm_resp *front, const char *path)
 	}
 	if (fchmod(fd, 0600) || bind(fd, (struct sockaddr *)&address, sizeof(address)) ||
 	    chmod(path, 0600) || listen(fd, FM_BACKLOG)) {
-		int err = listen_failed(path);
-
+		err = listen_failed(path);
 		close(fd);
 		return err;
 	}
 	return add_listener(front, fd, path);
 }
 
-static int listen_tcp(struct fm_resp *front, const char *where, bool is_behind_proxy)
+static int listen_tcp(struct fm_resp *front, const struct fm_resp_options *options,
+		      const char *where)
 {
-	struct sockaddr_in address = {.sin_family = AF_INET};
-	const char *colon = strrchr(where, ':');
-	char host[64] = "";
-	uint64_t port;
-	int fd, on = 1;
+	struct sockaddr_in address;
+	int fd, on = 1, err = parse_tcp(options, where, &address);
 
-	if (colon && (size_t)(colon - where) < sizeof(host))
-		memcpy(host, where, (size_t)(colon - where));
-	if (!colon || !fm_resp_number(colon + 1, strlen(colon + 1), &port) || port > 65535 ||
-	    inet_pton(AF_INET, strcmp(host, "localhost") ? host : "127.0.0.1", &address.sin_addr) !=
-		    1)
-		return fm_fail(FM_ERR_INVALID,
-			       "Redis address %s: give unix:/path or an IPv4 address and port, as "
-			       "127.0.0.1:6379",
-			       where);
-	if (ntohl(address.sin_addr.s_addr) >> 24 != 127 &&
-	    !(is_behind_proxy && front->has_password))
-		return fm_fail(FM_ERR_PERMISSION,
-			       "Redis address %s is not loopback: that needs a password "
-			       "(--redis-password-file%s) and a proxy that ends TLS before it "
-			       "(--redis-behind-proxy%s)",
-			       where, front->has_password ? "" : ": missing",
-			       is_behind_proxy ? "" : ": missing");
-	address.sin_port = htons((uint16_t)port);
+	if (err)
+		return err;
 	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
 	    bind(fd, (struct sockaddr *)&address, sizeof(address)) || listen(fd, FM_BACKLOG)) {
-		int err = listen_failed(where);
-
+		err = listen_failed(where);
 		if (fd >= 0)
 			close(fd);
 		return err;
@@ -589,14 +606,45 @@ static int listen_tcp(struct fm_resp *front, const char *where, bool is_behind_p
 
 /* ---- life ---- */
 
+static int create_ring(struct io_uring *ring)
+{
+	int failed = io_uring_queue_init(RING_ENTRIES, ring, 0);
+
+	return failed ? fm_fail(FM_ERR_UNSUPPORTED,
+				"the Redis front end needs io_uring, which this kernel or "
+				"container refuses: %s",
+				strerror(-failed))
+		      : 0;
+}
+
 static int check(const struct fm_resp_options *options)
 {
+	struct sockaddr_in tcp;
+	struct sockaddr_un local;
+	int err = 0;
+
 	if (!options || options->size < sizeof(*options))
 		return fm_fail(FM_ERR_INVALID, "fm_resp_options: size is not of this version");
 	if (!options->n_listen || options->n_listen > RESP_LISTENERS_MAX)
 		return fm_fail(FM_ERR_INVALID, "a Redis front end listens on 1 to %d addresses",
 			       RESP_LISTENERS_MAX);
-	return 0;
+	for (uint32_t i = 0; !err && i < options->n_listen; i++)
+		err = strncmp(options->listen[i], "unix:", 5)
+			      ? parse_tcp(options, options->listen[i], &tcp)
+			      : parse_unix(options->listen[i] + 5, &local);
+	return err;
+}
+
+int fm_resp_check(const struct fm_resp_options *options)
+{
+	struct io_uring ring;
+	int err = check(options);
+
+	if (!err)
+		err = create_ring(&ring);
+	if (!err)
+		io_uring_queue_exit(&ring);
+	return err;
 }
 
 static void make_namespace(const char *tenant, struct fm_digest *ns)
@@ -635,18 +683,12 @@ int fm_resp_create(const struct fm_resp_options *options, struct fm_resp **out)
 	if (!err)
 		err = resp_names_create(&front->names, options->name_bytes);
 	if (!err) {
-		int failed = io_uring_queue_init(RING_ENTRIES, &front->ring, 0);
-
-		front->has_ring = !failed;
-		if (failed)
-			err = fm_fail(FM_ERR_UNSUPPORTED,
-				      "the Redis front end needs io_uring, which this kernel or "
-				      "container refuses: %s",
-				      strerror(-failed));
+		err = create_ring(&front->ring);
+		front->has_ring = !err;
 	}
 	for (uint32_t i = 0; !err && i < options->n_listen; i++)
 		err = strncmp(options->listen[i], "unix:", 5)
-			      ? listen_tcp(front, options->listen[i], options->is_behind_proxy)
+			      ? listen_tcp(front, options, options->listen[i])
 			      : listen_unix(front, options->listen[i] + 5);
 	if (err) {
 		fm_resp_destroy(front);

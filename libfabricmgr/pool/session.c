@@ -21,6 +21,7 @@
 
 #include <fabricmgr_kill_point.h>
 #include <fabricmgr_messages.h>
+#include <fabricmgr_probes.h>
 
 #include "base/clock.h"
 #include "core/evict.h"
@@ -49,7 +50,10 @@ static void on_submitted(void *context)
 
 static void on_death(void *context)
 {
-	fm_session_end(context);
+	struct fm_session *session = context;
+
+	FM_PROBE(client_death, session->owner.id, session->pid);
+	fm_session_end(session);
 }
 
 int fm_session_create(struct fm_server *server, int socket)
@@ -116,6 +120,7 @@ void fm_session_end(struct fm_session *session)
 	if (session->is_attached) {
 		uint64_t expires = 0;
 
+		FM_PROBE(detach, session->owner.id, session->pid, session->owner.staged);
 		if (session->flags & FM_ATTACH_DEVICES && session->owner.staged)
 			expires = fm_clock_ns() + server->quarantine_ns;
 		fm_store_owner_remove(&server->store, &session->owner, expires);
@@ -243,6 +248,16 @@ static bool may_operate(const struct fm_session *session)
 	return session->uid == 0 || session->uid == geteuid();
 }
 
+static int check_operator(const struct fm_session *session)
+{
+	return may_operate(session)
+		       ? 0
+		       : fm_fail(FM_ERR_PERMISSION,
+				 "this is for root and the daemon's own user (uid %u), not for uid "
+				 "%u",
+				 geteuid(), session->uid);
+}
+
 static int check_draining(const struct fm_session *session, const struct fm_wire_request *hello)
 {
 	if (!session->server->is_draining ||
@@ -288,6 +303,7 @@ static int attach(struct fm_session *session, const struct fm_wire_request *hell
 	session->owner.id = server->next_client_id++;
 	fm_store_owner_add(&server->store, &session->owner);
 	session->is_attached = true;
+	FM_PROBE(attach, session->owner.id, session->pid, session->uid, session->name);
 	return 0;
 }
 
@@ -390,21 +406,53 @@ static int on_clients(struct fm_session *session, uint32_t after)
 	return fm_wire_send(session->socket, &reply, sizeof(reply), NULL, 0);
 }
 
+static struct fm_session *find_client(struct fm_server *server, uint32_t id)
+{
+	struct fm_session *session = server->sessions;
+
+	while (session && !(session->is_attached && session->owner.id == id))
+		session = session->next;
+	return session;
+}
+
+static int on_leases(struct fm_session *session, const struct fm_wire_request *request)
+{
+	struct fm_server *server = session->server;
+	const struct fm_session *holder = find_client(server, request->argument);
+	struct fm_wire_reply reply;
+	uint32_t entry, i = request->leases;
+	int err = check_operator(session);
+
+	if (!err && !holder)
+		err = fm_fail(FM_ERR_NOT_FOUND, "there is no client %u", request->argument);
+	reply_start(&reply, FM_WIRE_LEASES, err);
+	for (; !err && i < holder->owner.lease_count; i++) {
+		if (reply.leases.n == FM_WIRE_LEASES_MAX) {
+			reply.leases.next = i;
+			break;
+		}
+		entry = fm_store_leased(&server->store, &holder->owner, i);
+		if (entry != FM_NO_ENTRY)
+			reply.leases.leases[reply.leases.n++] = (struct fm_lease_info){
+				.entry = entry,
+				.generation = FABRICMGR_WORD_GENERATION(
+					server->store.index.entries[entry].word),
+			};
+	}
+	return fm_wire_send(session->socket, &reply, sizeof(reply), NULL, 0);
+}
+
 static int on_operation(struct fm_session *session, const struct fm_wire_request *request)
 {
 	struct fm_server *server = session->server;
 	uint64_t before = server->store.slots.used_bytes;
 	struct fm_wire_reply reply;
 	uint32_t blocks = 0;
-	int err = 0;
+	int err = check_operator(session);
 
-	if (!may_operate(session))
-		err = fm_fail(FM_ERR_PERMISSION,
-			      "this is for root and the daemon's own user (uid %u), not for uid %u",
-			      geteuid(), session->uid);
-	else if (request->head.type == FM_WIRE_DRAIN)
+	if (!err && request->head.type == FM_WIRE_DRAIN)
 		server->is_draining = request->argument;
-	else
+	else if (!err)
 		blocks = fm_store_evict_bytes(&server->store,
 					      (uint64_t)request->argument * FM_SLOT_GRAIN);
 	reply_start(&reply, request->head.type, err);
@@ -443,6 +491,8 @@ static int on_request(struct fm_session *session, const struct fm_wire_request *
 		return on_region(session, request->argument);
 	case FM_WIRE_CLIENTS_AFTER:
 		return on_clients(session, request->argument);
+	case FM_WIRE_LEASES:
+		return on_leases(session, request);
 	case FM_WIRE_EVICT:
 	case FM_WIRE_DRAIN:
 		return on_operation(session, request);

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <fabricmgr_probes.h>
+
 #include "base/clock.h"
 #include "core/lease.h"
 #include "pool/server.h"
@@ -397,6 +399,7 @@ static void finish_fetch(struct fm_tiering *t, struct fetch *fetch)
 	}
 	t->fetch_misses += fetch->result != 0;
 	if (fetch->session) {
+		FM_PROBE(fetch, fetch->session->owner.id, fetch->key.bytes, fetch->result);
 		struct fm_completion completion = {.tag = fetch->tag, .result = fetch->result};
 
 		fetch->session->waiting--;

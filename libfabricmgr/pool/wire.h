@@ -13,6 +13,7 @@
 #define FM_WIRE_VERSION 1u
 #define FM_WIRE_FDS	6
 #define FM_WIRE_CLIENTS 16
+#define FM_WIRE_LEASES_MAX 128
 
 enum fm_wire_type {
 	FM_WIRE_HELLO = 1,
@@ -21,6 +22,7 @@ enum fm_wire_type {
 	FM_WIRE_CLIENTS_AFTER = 4,
 	FM_WIRE_EVICT = 5,
 	FM_WIRE_DRAIN = 6,
+	FM_WIRE_LEASES = 7,
 };
 
 struct fm_wire_head {
@@ -35,9 +37,9 @@ struct fm_wire_head {
 struct fm_wire_request {
 	struct fm_wire_head head;
 	uint32_t flags;	   /* HELLO: FM_ATTACH_… */
-	uint32_t leases;   /* HELLO */
+	uint32_t leases;   /* HELLO; LEASES: the place in the table to begin at */
 	/* REGION: its id; CLIENTS_AFTER: client id to start after; EVICT: slots of FM_SLOT_GRAIN;
-	 * DRAIN: 1 or 0 */
+	 * DRAIN: 1 or 0; LEASES: client id */
 	uint32_t argument;
 	uint32_t reserved; /* 0 */
 	char name[48];	   /* HELLO */
@@ -75,6 +77,11 @@ struct fm_wire_clients {
 	struct fm_client_info clients[FM_WIRE_CLIENTS];
 };
 
+struct fm_wire_leases {
+	uint32_t n, next; /* the place to go on at; 0: that was all */
+	struct fm_lease_info leases[FM_WIRE_LEASES_MAX];
+};
+
 /* What one request freed: at most FM_EVICT_STEP_CHUNKS at a time. */
 struct fm_wire_evicted {
 	uint64_t blocks, bytes;
@@ -88,6 +95,7 @@ struct fm_wire_reply {
 		struct fm_wire_region region;
 		struct fm_pool_info info;
 		struct fm_wire_clients clients;
+		struct fm_wire_leases leases;
 		struct fm_wire_evicted evicted;
 	};
 };

@@ -54,6 +54,7 @@ HOMES = {
     "liburing.h": ["libfabricmgr/base", "libfabricmgr/pool", "libfabricmgr/tier"],
     "isa-l/": ["libfabricmgr/base"],
     "numa": ["libfabricmgr/mem"],
+    "sys/sdt.h": ["libfabricmgr/include"],
     "ncurses.h": ["tools/fabricctl"],
     "ini.h": ["tools/fabricmgrd"],
     "microhttpd.h": ["engine/http", "tools/fabricmgrd"],

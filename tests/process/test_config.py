@@ -100,8 +100,12 @@ def test_the_daemon_serves_what_the_file_says(system):
 # ---- what it refuses ----
 
 @pytest.mark.parametrize("text, line, words", [
-    ("[poll]\nsize = 16M\n", 2, ("no section [poll]", "did you mean [pool]?")),
-    ("[wrong]\nsize = 16M\n", 2, ("[wrong]", "[pool], [nvme], [redis]")),
+    ("[poll]\nsize = 16M\n", 1, ("no section [poll]", "did you mean [pool]?")),
+    ("[wrong]\nsize = 16M\n", 1, ("[wrong]", "[pool], [nvme], [redis]")),
+    ("[pool]\n[wrong]\n", 2, ("[wrong]", "[pool], [nvme], [redis]")),
+    ("\n  [] ; empty\n", 2, ("no section []",)), ("\ufeff[wrong]", 1, ("no section [wrong]",)),
+    ("[pool]x\n[pool ]\n", 2, ("no section [pool ]", "did you mean [pool]?")),
+    (f"[{'x' * 150}]\n", 1, (f"no section [{'x' * 63}]",)),
     ("\n[pool]\nsise = 16M\n", 3, ("sise", "did you mean size?")),
     ("[pool]\nsomething = 16M\n", 2, ("something", "socket, socket-mode, size")),
     ("size = 16M\n", 1, ("size", "before the first section")),
@@ -151,6 +155,20 @@ def test_check_shows_the_sum_and_refuses_what_does_not_fit(tmp_path):
     assert re.search(r"pool \S+ MiB \+ tables \S+ MiB = \S+ MiB, but only", out.stderr), out.stderr
     out = check(tmp_path / "a.conf", f"[pool]\nsize = 16M\n[redis]\nlisten = unix:/a\npassword-file = {tmp_path}/none\n")
     assert out.returncode == 1 and f"{tmp_path}/none: No such file" in out.stderr
+
+
+@pytest.mark.parametrize("listen, words", [
+    ("unix:", "the path has 1 to"), (f"unix:/{'x' * 120}", "the path has 1 to"), ("nowhere", "give unix:/path or an IPv4"),
+    ("127.0.0.1:70000", "give unix:/path or an IPv4"), ("[::1]:6379", "give unix:/path or an IPv4"),
+    ("0.0.0.0:6379", "not loopback: that needs a password (--redis-password-file: missing)")])
+def test_check_looks_at_the_addresses_of_redis(tmp_path, listen, words):
+    text = f"[pool]\nsize = 16M\nsocket = {tmp_path}/s\n[redis]\nlisten = 127.0.0.1:0\nlisten = {listen}\n"
+    out = check(tmp_path / "a.conf", text)
+    assert out.returncode == 1 and f"listen = {listen} ; line 6" in out.stdout
+    assert "FM1011" in out.stderr and words in out.stderr and out.stderr.count("\n") == 1, out.stderr
+    # A start says the same.
+    started = daemon("--config", f"{tmp_path}/a.conf")
+    assert started.returncode == 1 and words in started.stderr and os.listdir(tmp_path) == ["a.conf"]
 
 
 def test_check_starts_nothing(tmp_path):

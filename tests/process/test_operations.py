@@ -109,11 +109,59 @@ def test_invalidate_removes_a_namespace(system):
     (("invalidate", "G" * 32), ("GG", "hexadecimal")), (("evict", "x"), ("evict x", "give a size")),
     (("evict", "0"), ("evict 0", "give a size")), (("evict", "1M", "2M"), ('"2M"', "one value")),
     (("drain", "now"), ('"now"', "one command")), (("pool",), ("one command",)),
-    (("pool", "pool"), ('"pool"',))])
+    (("pool", "pool"), ('"pool"',)), (("pin",), ("pin", "32 hexadecimal", "and a time")),
+    (("pin", "G" * 32, "1m"), ("GG", "32 hexadecimal")), (("pin", "0" * 32), ("pin KEY", "30s")),
+    (("pin", "0" * 32, "5"), ("pin KEY 5", "30s")), (("pin", "0" * 32, "1000001d"), ("1000001d", "a million")),
+    (("pin", "0" * 32, "m"), ("pin KEY m", "30s")), (("pin", "0" * 32, "1m", "x"), ('"x"', "two values"))])
 def test_wrong_values_are_named(system, arguments, words):
     system.daemon("16M")
     said = ctl(system, *arguments, status=2)
     assert said.count("\n") == 1 and all(word in said for word in words), said
+
+
+# ---- ls, pin ----
+
+def test_ls_names_who_holds_a_block(system):
+    system.daemon("64M")
+    pool = filled(system, 400, 5000)
+    reader = pool_client.Pool(system.socket, pool_client.READ_ONLY)
+    held = [pool.acquire(n) for n in range(300)] + [reader.acquire(7), reader.acquire(399)]
+    keys = [bytes(pool_client.key_of(n).bytes).hex() for n in range(400)]
+    ids = {name: c.lib.fm_pool_client_id(c.handle) for name, c in (("pool", pool), ("reader", reader))}
+    found = {block["key"]: block["held_by"] for block in system.control("ls")}
+    for n, key in enumerate(keys):
+        expected = [ids["pool"]] * (n < 300) + [ids["reader"]] * (n in (7, 399))
+        assert found[key] == [{"client": client, "pid": os.getpid()} for client in expected], n
+    text = ctl(system, "ls")
+    assert re.search(rf"^{keys[7]} .* {ids['pool']}/{os.getpid()},{ids['reader']}/{os.getpid()}$", text, re.M)
+    assert re.search(rf"^{keys[398]} .* -$", text, re.M)
+    for block in held[:300]:
+        pool.release(block)
+    for block in held[300:]:
+        reader.release(block)
+    assert not any(block["held_by"] for block in system.control("ls"))
+    reader.detach()
+    pool.detach()
+
+
+def test_a_pinned_block_goes_last(system):
+    system.daemon("16M", "--policy", "lru")
+    pool = filled(system, 100)
+    key = bytes(pool_client.key_of(3).bytes).hex()
+    assert system.control("pin", key, "10m") == {"key": key, "seconds": 600}
+    for n in range(100, 400):  # the pool has room for 256
+        pool.release(pool.put(n, 65536))
+    assert pool.match(3) and not pool.match(4) and not pool.match(99)
+    assert ctl(system, "pool", "pin", key, "0").endswith("no longer pinned\n")
+    for n in range(400, 700):
+        pool.release(pool.put(n, 65536))
+    assert not pool.match(3)
+    key = bytes(pool_client.key_of(650).bytes).hex()
+    system.control("pin", key, "2h")
+    sealed = system.control("status")["blocks"]["sealed"]
+    assert system.control("evict")["blocks"] == sealed > 100  # an order is above a wish
+    assert "there is no block" in ctl(system, "pin", key, "1m", status=1)
+    pool.detach()
 
 
 # ---- drain ----
@@ -168,6 +216,9 @@ def test_another_user_may_look_but_not_operate(system):
         assert "root and the daemon's own user (uid 0), not for uid 65534" in \
             ctl(system, *command, status=1, **other)
     assert "5 sealed" in ctl(system, "status", **other)
+    # Who does what is not everybody's to know.
+    assert [block["held_by"] for block in json.loads(ctl(system, "ls", "--json", **other))] == [None] * 5
+    assert ctl(system, "ls", **other).count(" ?\n") == 5
     assert system.control("status")["is_draining"] is False
     system.control("drain")
     assert "takes no new clients" in ctl(system, "status", status=1, **other)

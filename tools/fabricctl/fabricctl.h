@@ -19,6 +19,7 @@ struct ctl {
 	struct fm_pool *pool;
 	const char *socket;
 	const char *argument; /* behind the command; NULL: none */
+	const char *second;   /* and behind that */
 	uint32_t interval;    /* top: seconds between two looks */
 	bool is_json, is_once;
 };
@@ -29,6 +30,7 @@ int ctl_ls(struct ctl *ctl);
 int ctl_verify(struct ctl *ctl);
 int ctl_evict(struct ctl *ctl);
 int ctl_invalidate(struct ctl *ctl);
+int ctl_pin(struct ctl *ctl);
 int ctl_drain(struct ctl *ctl);
 int ctl_undrain(struct ctl *ctl);
 int ctl_snapshot(struct ctl *ctl);

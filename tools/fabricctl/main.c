@@ -10,8 +10,8 @@
 #include "command_line.h"
 #include "fabricctl.h"
 
-/* What a command takes behind its name, and whether it attaches to write. */
-enum { TAKES_ARGUMENT = 1, WRITES = 2 };
+/* How many words a command takes behind its name, and whether it attaches to write. */
+enum { TAKES_ARGUMENT = 1, TAKES_TWO = 2, WRITES = 4 };
 
 static const struct {
 	const char *name;
@@ -26,6 +26,7 @@ static const struct {
 	{"top", ctl_top, 0},
 	{"evict", ctl_evict, TAKES_ARGUMENT},
 	{"invalidate", ctl_invalidate, TAKES_ARGUMENT | WRITES},
+	{"pin", ctl_pin, TAKES_TWO | WRITES},
 	{"drain", ctl_drain, 0},
 	{"undrain", ctl_undrain, 0},
 };
@@ -37,7 +38,7 @@ static const char help[] =
 	"Shows, checks and operates the KV pool of this node.\n\n"
 	"  info         version, what the pool stands on and why, its configuration\n"
 	"  status       occupancy, blocks by state, counters, clients\n"
-	"  ls           the blocks: key, bytes, state, place, origin\n"
+	"  ls           the blocks: key, bytes, state, place, origin, who holds them\n"
 	"  verify       reads each sealed block and checks its CRC32C and header\n"
 	"  snapshot     all of that but verify in one JSON document, for support\n"
 	"  top          what happens, on a live screen (q ends it)\n"
@@ -45,6 +46,9 @@ static const char help[] =
 	"one\n"
 	"  invalidate   NAMESPACE removes its blocks; 32 hexadecimal digits, as ls --json shows "
 	"them\n"
+	"  pin          KEY TIME keeps a block and those before it for so long (30s, 10m, 2h) as "
+	"long\n"
+	"               as anything else may go; 0 ends that\n"
 	"  drain        no new blocks and clients from now on; what is there goes on\n"
 	"  undrain      takes new blocks and clients again\n\n"
 	"  --socket PATH  the daemon's socket (default: $FABRICMGR_SOCKET, else\n"
@@ -136,18 +140,21 @@ static int attach_and_run(struct ctl *ctl, size_t i)
 /* @words: the command and what stands behind it. */
 static int run(struct ctl *ctl, char **words, int n)
 {
+	static const char *const and_values[] = {"", " and one value", " and two values"};
 	const char *name = words[0], *near;
+	int n_values;
 
 	for (size_t i = 0; i < N_COMMANDS; i++) {
 		if (strcmp(commands[i].name, name))
 			continue;
-		if (n > (commands[i].more & TAKES_ARGUMENT ? 2 : 1)) {
+		n_values = commands[i].more & (TAKES_ARGUMENT | TAKES_TWO);
+		if (n > 1 + n_values) {
 			fm_fail(FM_ERR_INVALID, "\"%.64s\" is too much: give one command%s",
-				words[n - 1],
-				commands[i].more & TAKES_ARGUMENT ? " and one value" : "");
+				words[n - 1], and_values[n_values]);
 			return fm_usage_error("fabricctl");
 		}
 		ctl->argument = n > 1 ? words[1] : NULL;
+		ctl->second = n > 2 ? words[2] : NULL;
 		return attach_and_run(ctl, i);
 	}
 	near = fm_nearest_name(name, &commands[0].name, N_COMMANDS, sizeof(*commands));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * fabricctl evict, invalidate, drain and undrain, which change the pool, and snapshot, which writes
- * down all that it tells. Called by main.c. Invariant: what a command says it did, the daemon has
- * answered.
+ * fabricctl evict, invalidate, pin, drain and undrain, which change the pool, and snapshot, which
+ * writes down all that it tells. Called by main.c. Invariant: what a command says it did, the
+ * daemon has answered.
  */
 #include <stdio.h>
 #include <string.h>
@@ -36,20 +36,27 @@ static int digit(char letter)
 	return at ? (int)(at - digits) : -1;
 }
 
+/* @length hexadecimal digits into @bytes, which are zero. */
+static bool parse_hex(const char *text, size_t length, uint8_t *bytes)
+{
+	for (size_t i = 0; i < length; i++) {
+		int value = digit(text[i]);
+
+		if (value < 0)
+			return false;
+		bytes[i / 2] |= (uint8_t)((unsigned int)value << (i % 2 ? 0 : 4));
+	}
+	return true;
+}
+
 /* The first half of a namespace's digest, or all of it. */
 static int parse_namespace(const char *text, struct fm_digest *ns)
 {
 	size_t length = text ? strlen(text) : 0;
-	bool is_good = length == 32 || length == 64;
 
 	memset(ns, 0, sizeof(*ns));
-	for (size_t i = 0; is_good && i < length; i++) {
-		int value = digit(text[i]);
-
-		is_good = value >= 0;
-		ns->bytes[i / 2] |= (uint8_t)((unsigned int)value << (i % 2 ? 0 : 4));
-	}
-	return is_good ? 0
+	return (length == 32 || length == 64) && parse_hex(text, length, ns->bytes)
+		       ? 0
 		       : fm_fail(FM_ERR_INVALID,
 				 "invalidate %.80s: give a namespace: 32 or 64 hexadecimal digits, "
 				 "as ls --json shows them",
@@ -70,6 +77,63 @@ int ctl_invalidate(struct ctl *ctl)
 		return ctl_print(json_pack("{s:I}", "blocks", (json_int_t)n));
 	printf("%lld blocks removed; memory is free when their readers have finished\n",
 	       (long long)n);
+	return CTL_OK;
+}
+
+/* 30s, 10m, 2h, 1d; 0 without a letter. */
+static int parse_time(const char *text, uint64_t *ns)
+{
+	static const char letters[] = "smhd";
+	static const uint64_t seconds[] = {1, 60, 3600, 86400};
+	char number[12] = "";
+	size_t length = text ? strlen(text) : 0;
+	const char *letter = length ? strchr(letters, text[length - 1]) : NULL;
+	uint64_t value = 0;
+
+	if (length && length < sizeof(number))
+		memcpy(number, text, letter ? length - 1 : length);
+	if (!*number || fm_parse_u64("pin", number, 0, 1000000, &value) || (value && !letter))
+		return fm_fail(FM_ERR_INVALID,
+			       "pin KEY %.32s: give a time such as 30s, 10m, 2h or 7d, at most a "
+			       "million of them; 0 ends it",
+			       text ? text : "");
+	*ns = value * (letter ? seconds[letter - letters] : 1) * 1000000000ull;
+	return 0;
+}
+
+int ctl_pin(struct ctl *ctl)
+{
+	struct fm_hint hint = {.size = sizeof(hint)};
+	struct fm_block block;
+	struct fm_key key = {0};
+	int64_t found;
+	int err;
+
+	if (!ctl->argument || strlen(ctl->argument) != 32 ||
+	    !parse_hex(ctl->argument, 32, key.bytes)) {
+		fm_fail(FM_ERR_INVALID,
+			"pin %.80s: give a key: 32 hexadecimal digits, as ls shows "
+			"them, and a time",
+			ctl->argument ? ctl->argument : "");
+		return fm_usage_error("fabricctl");
+	}
+	if (parse_time(ctl->second, &hint.pin_ns))
+		return fm_usage_error("fabricctl");
+	found = fm_pool_acquire(ctl->pool, &key, 1, &block);
+	if (!found)
+		fm_fail(FM_ERR_NOT_FOUND, "there is no block %s in memory", ctl->argument);
+	if (found != 1)
+		return ctl_fail("pin");
+	err = fm_block_hint(ctl->pool, &block, &hint);
+	fm_block_release(ctl->pool, &block, 1);
+	if (err)
+		return ctl_fail("pin");
+	if (ctl->is_json)
+		return ctl_print(json_pack("{s:s, s:I}", "key", ctl->argument, "seconds",
+					   (json_int_t)(hint.pin_ns / 1000000000)));
+	printf(hint.pin_ns ? "%s goes only when nothing else may, for %s\n"
+			   : "%s is no longer pinned\n",
+	       ctl->argument, ctl->second);
 	return CTL_OK;
 }
 

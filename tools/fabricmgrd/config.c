@@ -28,30 +28,6 @@ static void fault(struct reader *reader, int err)
 	reader->err = err;
 }
 
-/*
- * For inih: the next line, without its leading blanks, which inih would take for more of the value
- * before; it cuts what is too long for its buffer, which is refused here.
- */
-static char *next_line(char *text, int size, void *context)
-{
-	struct reader *reader = context;
-	size_t blanks;
-
-	if (reader->fault_line || !fgets(text, size, reader->file))
-		return NULL;
-	reader->line++;
-	if (!strchr(text, '\n') && !feof(reader->file)) {
-		fault(reader,
-		      fm_fail(FM_ERR_INVALID,
-			      "%s:%u: over %d bytes, or with a byte 0 in it; make it shorter",
-			      reader->settings->read_from, reader->line, size - 2));
-		return NULL;
-	}
-	blanks = strspn(text, " \t");
-	memmove(text, text + blanks, strlen(text + blanks) + 1);
-	return text;
-}
-
 /* The sections, or the keys of @section; how many. */
 static size_t list_names(const char *section, const char *names[SETTINGS_MAX])
 {
@@ -91,19 +67,59 @@ static int refuse(struct reader *reader, const char *section, const char *given)
 		       reader->settings->read_from, reader->line, given, list);
 }
 
+/* A line that opens a section: inih tells of it only with the section's first key. */
+static void check_section(struct reader *reader, const char *text)
+{
+	const char *end = *text == '[' ? strchr(text, ']') : NULL;
+	char name[64];
+
+	if (!end)
+		return;
+	snprintf(name, sizeof(name), "%.*s", (int)(end - text - 1 < 63 ? end - text - 1 : 63),
+		 text + 1);
+	for (uint32_t row = 0; row < settings_count; row++)
+		if (settings_table[row].section && !strcmp(settings_table[row].section, name))
+			return;
+	fault(reader, refuse(reader, NULL, name));
+}
+
+/*
+ * For inih: the next line, without its leading blanks, which inih would take for more of the value
+ * before; it cuts what is too long for its buffer, which is refused here. A file's byte order mark
+ * goes, too.
+ */
+static char *next_line(char *text, int size, void *context)
+{
+	struct reader *reader = context;
+	size_t blanks;
+
+	if (reader->fault_line || !fgets(text, size, reader->file))
+		return NULL;
+	reader->line++;
+	if (!strchr(text, '\n') && !feof(reader->file)) {
+		fault(reader,
+		      fm_fail(FM_ERR_INVALID,
+			      "%s:%u: over %d bytes, or with a byte 0 in it; make it shorter",
+			      reader->settings->read_from, reader->line, size - 2));
+		return NULL;
+	}
+	blanks = reader->line == 1 && !strncmp(text, "\xEF\xBB\xBF", 3) ? 3 : 0;
+	blanks += strspn(text + blanks, " \t");
+	memmove(text, text + blanks, strlen(text + blanks) + 1);
+	check_section(reader, text);
+	return reader->fault_line ? NULL : text;
+}
+
 static int take_key(void *context, const char *section, const char *key, const char *value)
 {
 	struct reader *reader = context;
-	bool is_section = false;
 
 	for (uint32_t row = 0; row < settings_count; row++) {
 		const struct setting *setting = &settings_table[row];
 		int err;
 
-		if (!setting->section || strcmp(setting->section, section))
-			continue;
-		is_section = true;
-		if (strcmp(setting->key, key))
+		if (!setting->section || strcmp(setting->section, section) ||
+		    strcmp(setting->key, key))
 			continue;
 		err = settings_give(reader->settings, row, FROM_FILE, reader->line, value);
 		if (err)
@@ -116,8 +132,7 @@ static int take_key(void *context, const char *section, const char *key, const c
 				      "or another above it",
 				      reader->settings->read_from, reader->line, key));
 	else
-		fault(reader,
-		      is_section ? refuse(reader, section, key) : refuse(reader, NULL, section));
+		fault(reader, refuse(reader, section, key));
 	return 0;
 }
 

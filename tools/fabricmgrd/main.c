@@ -17,6 +17,7 @@
 #include "command_line.h"
 #include "control.h"
 #include "metrics.h"
+#include "notify.h"
 #include "redis.h"
 #include "settings.h"
 
@@ -54,6 +55,7 @@ static void say_what_serves(const struct settings *settings, struct fm_server *s
 	for (uint32_t i = 0; i < settings->redis.n_listen; i++)
 		fm_log(FM_LOG_INFO, FM1202 "redis: %s", settings->redis.listen[i]);
 	fm_log(FM_LOG_INFO, FM1007 "ready");
+	notify_send("READY=1\nSTATUS=serving %s", settings->server.socket);
 	if (settings->ready_fd < 0)
 		return;
 	if (write(settings->ready_fd, "r", 1) != 1)

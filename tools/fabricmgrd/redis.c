@@ -68,28 +68,45 @@ static int start_thread(struct redis *redis)
 		      : 0;
 }
 
+/* What the flags say, but for the pool; @password is filled and becomes part of @options. */
+static int make_options(const struct redis_flags *flags, char password[PASSWORD_MAX],
+			struct fm_resp_options *options)
+{
+	int err = 0;
+
+	*options = (struct fm_resp_options){
+		.size = sizeof(*options),
+		.n_listen = flags->n_listen,
+		.listen = flags->listen,
+		.attach = {.size = sizeof(options->attach), .name = "redis front end"},
+		.is_behind_proxy = flags->is_behind_proxy,
+		.name_bytes = flags->name_bytes,
+	};
+	if (flags->password_file) {
+		err = read_password(flags->password_file, password);
+		options->password = password;
+	}
+	return err;
+}
+
 int redis_check(const struct redis_flags *flags)
 {
 	char password[PASSWORD_MAX] = "";
-	int err = flags->password_file ? read_password(flags->password_file, password) : 0;
+	struct fm_resp_options options;
+	int err = make_options(flags, password, &options);
 
+	if (!err && flags->n_listen)
+		err = fm_resp_check(&options);
 	explicit_bzero(password, sizeof(password));
 	return err;
 }
 
 int redis_start(const struct redis_flags *flags, struct fm_server *server, struct redis **out)
 {
-	char password[PASSWORD_MAX];
-	struct fm_resp_options options = {
-		.size = sizeof(options),
-		.n_listen = flags->n_listen,
-		.listen = flags->listen,
-		.attach = {.size = sizeof(options.attach), .name = "redis front end"},
-		.is_behind_proxy = flags->is_behind_proxy,
-		.name_bytes = flags->name_bytes,
-	};
+	char password[PASSWORD_MAX] = "";
+	struct fm_resp_options options;
 	struct redis *redis;
-	int err = 0;
+	int err;
 
 	*out = NULL;
 	if (!flags->n_listen)
@@ -99,10 +116,7 @@ int redis_start(const struct redis_flags *flags, struct fm_server *server, struc
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory for the Redis front end");
 	redis->server = server;
 	redis->has_password = flags->password_file;
-	if (flags->password_file) {
-		err = read_password(flags->password_file, password);
-		options.password = password;
-	}
+	err = make_options(flags, password, &options);
 	if (!err)
 		err = fm_server_connect(server, &options.attach.fd);
 	if (!err)

@@ -20,7 +20,8 @@ struct redis_flags {
 
 struct redis;
 
-/* Whether the password file, if there is one, has a password. */
+/* Whether the addresses can be served here and the password file, if there is one, has a password.
+ */
 int redis_check(const struct redis_flags *flags);
 /* Binds the addresses and starts the thread; *@out NULL when no address is given. Whatever ends the
  * front end ends @server, too. */
