@@ -15,6 +15,7 @@
 #include "http/openai.h"
 #include "text/text_stream.h"
 #include "text/tokenizer.h"
+#include "worker/protocol.h"
 
 struct MHD_Connection;
 struct fm_exchange;
@@ -56,7 +57,8 @@ struct fm_choice {
 struct fm_exchange {
 	_Atomic int references;
 	struct fm_openai_request request;
-	char id[40];
+	char id[40]; /* of the answer's body */
+	char request_id[FM_REQUEST_ID_MAX + 1];
 	int64_t created;
 	uint64_t arrival_ns;
 	struct fm_choice *choices;

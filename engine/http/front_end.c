@@ -228,6 +228,12 @@ static void retire(struct front_end *front, struct fm_exchange *exchange)
 		cached += fm_choice_cached(choice);
 		generated += choice->n_generated;
 	}
+	fm_log(FM_LOG_DEBUG,
+	       FM2114
+	       "request %s: over after %.1f ms: %llu prompt tokens, %llu cached, %llu generated",
+	       exchange->request_id, (double)(now_ns() - exchange->arrival_ns) / 1e6,
+	       (unsigned long long)prompt, (unsigned long long)cached,
+	       (unsigned long long)generated);
 	fm_metrics_count_tokens(&front->metrics, prompt, cached, generated);
 	for (uint32_t i = 0; i < front->n_active; i++)
 		if (front->active[i] == exchange) {
@@ -254,7 +260,8 @@ static void fail(struct front_end *front, struct fm_exchange *exchange, int stat
 static void give_up(struct front_end *front, struct fm_exchange *exchange, int err)
 {
 	if (err == FM_ERR_LIMIT) {
-		fm_log(FM_LOG_INFO, FM2104 "router: dropped a request: %s", fm_error_detail());
+		fm_log(FM_LOG_INFO, FM2104 "router: dropped request %s: %s", exchange->request_id,
+		       fm_error_detail());
 		fm_exchange_abort(exchange);
 		retire(front, exchange);
 	} else if (err) {
@@ -301,6 +308,8 @@ static void take_submissions(struct front_end *front)
 		queue = exchange->next;
 		front->active[front->n_active++] = exchange; /* with the queue's reference */
 		exchange->n_open = exchange->n_choices;
+		fm_log(FM_LOG_DEBUG, FM2112 "request %s: taken, %u choices", exchange->request_id,
+		       exchange->n_choices);
 		for (uint32_t i = 0; i < exchange->n_choices; i++) {
 			struct fm_choice *choice = &exchange->choices[i];
 
@@ -390,12 +399,12 @@ static json_t *request_message(const struct fm_choice *choice,
 	uint32_t n = choice->n_prompt + choice->n_generated -
 		     (choice->n_generated > 1 && FM_FAULT("resume-short"));
 	json_t *message = json_pack(
-		"{s:s, s:I, s:o, s:I, s:b, s:i, s:o}", "op",
+		"{s:s, s:I, s:s, s:o, s:I, s:b, s:i, s:o}", "op",
 		action->kind == FM_ROUTER_PREFILL ? "prefill" : "generate", "id",
-		(json_int_t)action->wire_id, "tokens", ids_json(choice->tokens, n), "n_prompt",
-		(json_int_t)choice->n_prompt, "ends", !choice->exchange->request.ignore_end,
-		"top_logprobs", (int)choice->exchange->request.n_top, "sampling",
-		sampling_json(&choice->sampling));
+		(json_int_t)action->wire_id, "request", choice->exchange->request_id, "tokens",
+		ids_json(choice->tokens, n), "n_prompt", (json_int_t)choice->n_prompt, "ends",
+		!choice->exchange->request.ignore_end, "top_logprobs",
+		(int)choice->exchange->request.n_top, "sampling", sampling_json(&choice->sampling));
 
 	if (!message || action->kind == FM_ROUTER_PREFILL)
 		return message;
@@ -416,6 +425,10 @@ static void send_request(struct front_end *front, struct fm_choice *choice,
 	if (link->state != FM_LINK_UP)
 		return;
 	FM_KILL_POINT("front end: before a message");
+	fm_log(FM_LOG_DEBUG, FM2113 "request %s: choice %u to worker %s as %llu: %s",
+	       choice->exchange->request_id, choice->index, link->address,
+	       (unsigned long long)action->wire_id,
+	       action->kind == FM_ROUTER_PREFILL ? "prefill" : "generate");
 	err = fm_worker_link_send(link, request_message(choice, action));
 	if (err == FM_ERR_NO_MEMORY)
 		give_up(front, choice->exchange, err);
@@ -591,13 +604,13 @@ static void on_error(struct front_end *front, size_t worker, struct fm_choice *c
 
 	text = text ? text : "the worker failed";
 	if (json_is_true(json_object_get(message, "retry"))) {
-		fm_log(FM_LOG_INFO, FM2105 "worker %s: gave a request back: %s",
-		       front->links[worker].address, text);
+		fm_log(FM_LOG_INFO, FM2105 "worker %s: gave request %s back: %s",
+		       front->links[worker].address, choice->exchange->request_id, text);
 		fm_router_core_retry(front->core, (uint32_t)choice->request, now_ns());
 		return;
 	}
-	fm_log(FM_LOG_WARNING, FM2106 "worker %s: refused a request: %s",
-	       front->links[worker].address, text);
+	fm_log(FM_LOG_WARNING, FM2106 "worker %s: refused request %s: %s",
+	       front->links[worker].address, choice->exchange->request_id, text);
 	drop_choice(front, choice, false);
 	fail(front, choice->exchange, is_clients ? 400 : 500, NULL, text);
 }

@@ -22,8 +22,9 @@
 #include "json_memory.h"
 
 #define BODIES_MAX     (256u << 20) /* bytes of unfinished bodies of all connections */
-#define STOP_TRIES     200	    /* of 10 ms: how long clients may take to read their end */
-#define IDLE_TIMEOUT_S 15	    /* without a byte either way; not while a request runs */
+#define REQUEST_ID     "X-Request-Id"
+#define STOP_TRIES     200 /* of 10 ms: how long clients may take to read their end */
+#define IDLE_TIMEOUT_S 15  /* without a byte either way; not while a request runs */
 
 struct fm_http_server {
 	struct fm_http_options options;
@@ -43,7 +44,8 @@ struct call {
 	size_t discarded;
 	bool is_short; /* of memory for its body */
 	bool is_counted;
-	struct fm_exchange *exchange; /* handed over */
+	char request_id[FM_REQUEST_ID_MAX + 1]; /* the client's, or one of ours */
+	struct fm_exchange *exchange;		/* handed over */
 };
 
 typedef enum MHD_Result handler(struct call *call, struct MHD_Connection *connection);
@@ -84,6 +86,7 @@ static enum MHD_Result reply(struct call *call, struct MHD_Connection *connectio
 		{MHD_HTTP_HEADER_CONTENT_TYPE, type},
 		{MHD_HTTP_HEADER_ALLOW, status == 405 && call->route ? call->route->method : NULL},
 		{MHD_HTTP_HEADER_RETRY_AFTER, status == 429 || status == 503 ? "1" : NULL},
+		{REQUEST_ID, call->request_id},
 	};
 	struct MHD_Response *response;
 	enum MHD_Result result;
@@ -96,7 +99,7 @@ static enum MHD_Result reply(struct call *call, struct MHD_Connection *connectio
 		free(text);
 		return reply_short(call->server, connection);
 	}
-	if (!add_headers(response, fields, 3)) {
+	if (!add_headers(response, fields, 4)) {
 		MHD_destroy_response(response);
 		return reply_short(call->server, connection);
 	}
@@ -173,9 +176,10 @@ static void content_free(void *arg)
 
 static enum MHD_Result start_stream(struct call *call, struct MHD_Connection *connection)
 {
-	static const char *const fields[][2] = {
+	const char *const fields[][2] = {
 		{MHD_HTTP_HEADER_CONTENT_TYPE, "text/event-stream; charset=utf-8"},
 		{MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache"},
+		{REQUEST_ID, call->request_id},
 	};
 	struct MHD_Response *response;
 	enum MHD_Result result;
@@ -188,7 +192,7 @@ static enum MHD_Result start_stream(struct call *call, struct MHD_Connection *co
 		fm_exchange_unref(call->exchange);
 		return reply_short(call->server, connection);
 	}
-	if (!add_headers(response, fields, 2)) {
+	if (!add_headers(response, fields, 3)) {
 		MHD_destroy_response(response);
 		return reply_short(call->server, connection);
 	}
@@ -379,6 +383,7 @@ static int prepare(struct call *call, enum fm_openai_kind kind, struct fm_exchan
 	if (err)
 		return err;
 	exchange->created = time(NULL);
+	memcpy(exchange->request_id, call->request_id, sizeof(exchange->request_id));
 	snprintf(exchange->id, sizeof(exchange->id), "%s-%016llx",
 		 kind == FM_OPENAI_CHAT ? "chatcmpl" : "cmpl", (unsigned long long)random[1]);
 	err = fm_sampling_check_ids(&exchange->request.sampling,
@@ -572,6 +577,22 @@ static const struct route routes[] = {
 
 /* ---- libmicrohttpd ------------------------------------------------------------------------ */
 
+/* What the client calls its request, or a name that no other has. */
+static void name_call(struct call *call, struct MHD_Connection *connection)
+{
+	const char *given = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, REQUEST_ID);
+	uint64_t random[2] = {0};
+
+	if (given && fm_request_id_is_valid(given)) {
+		snprintf(call->request_id, sizeof(call->request_id), "%s", given);
+		return;
+	}
+	if (getrandom(random, sizeof(random), 0) < 0)
+		random[0] = (uint64_t)time(NULL);
+	snprintf(call->request_id, sizeof(call->request_id), "req-%016llx%08x",
+		 (unsigned long long)random[0], (uint32_t)random[1]);
+}
+
 static enum MHD_Result answer_head(struct call *call, struct MHD_Connection *connection,
 				   const char *path, const char *method, bool *is_answered)
 {
@@ -634,6 +655,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
 			return reply_short(server, connection);
 		call->server = server;
 		*state = call;
+		name_call(call, connection);
 		return answer_head(call, connection, path, method, &is_answered);
 	}
 	if (*len)

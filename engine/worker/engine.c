@@ -4,12 +4,14 @@
  * core, the KV cache, the model and the sampler; knows no sockets. Invariant: a running request has
  * a sequence, a waiting one has none.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include <fabricmgr_kill_point.h>
 #include <fabricmgr_messages.h>
+#include <fabricmgr_probes.h>
 
 #include "text/tokenizer.h"
 #include "worker/engine.h"
@@ -26,7 +28,9 @@ struct running {
 	enum fm_request_kind kind;
 	uint64_t id;
 	void *owner;
-	uint32_t *tokens; /* all so far; a copy that survives preemption */
+	char request_id[FM_REQUEST_ID_MAX + 1]; /* for logs and probes */
+	uint32_t told_blocks;			/* of its blocks, by note_blocks() */
+	uint32_t *tokens;			/* all so far; a copy that survives preemption */
 	uint32_t n_prompt, n_tokens, max_tokens;
 	bool has_tail;
 	struct fm_key tail;
@@ -140,11 +144,39 @@ fail:
 	return err;
 }
 
+/* Blocks that have come to a request since it was last looked at: read in place, or filled here. */
+static void note_blocks(struct running *request, bool is_read)
+{
+	uint32_t n, first = is_read ? 0 : request->told_blocks;
+	const struct fm_key *keys = fm_kv_sequence_keys(request->sequence, &n);
+	bool is_debug = first < n && fm_log_is_on(FM_LOG_DEBUG);
+
+	for (uint32_t i = first; i < n; i++) {
+		const uint8_t *b = keys[i].bytes;
+
+		FM_PROBE(request_block, request->request_id, b, i, is_read);
+		if (is_debug)
+			fm_log(FM_LOG_DEBUG,
+			       FM2211 "request %s: block %u, %s: "
+				      "%02x%02x%02x%02x%02x%02x%02x%02x"
+				      "%02x%02x%02x%02x%02x%02x%02x%02x",
+			       request->request_id, i, is_read ? "read" : "sealed", b[0], b[1],
+			       b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12],
+			       b[13], b[14], b[15]);
+	}
+	request->told_blocks = n;
+}
+
 /* Takes a request out of every table. Its sequence goes back to the pool. */
 static void drop(struct fm_engine *engine, uint32_t number)
 {
 	struct running *request = &engine->requests[number];
 
+	FM_PROBE(request_end, request->request_id, request->counts.computed, request->counts.cached,
+		 request->counts.generated);
+	fm_log(FM_LOG_DEBUG, FM2212 "request %s: over: %u tokens computed, %u cached, %u generated",
+	       request->request_id, request->counts.computed, request->counts.cached,
+	       request->counts.generated);
 	fm_kv_sequence_close(request->sequence);
 	fm_scheduler_remove(engine->scheduler, number);
 	free(request->tokens);
@@ -261,10 +293,16 @@ int fm_engine_submit(struct fm_engine *engine, const struct fm_request *request)
 		.n_teacher = request->n_teacher,
 		.started_ns = now_ns(),
 	};
+	snprintf(running->request_id, sizeof(running->request_id), "%s",
+		 request->request_id ? request->request_id : "-");
 	if (request->tail) {
 		running->has_tail = true;
 		running->tail = *request->tail;
 	}
+	FM_PROBE(request_begin, running->request_id, running->kind, running->n_tokens);
+	fm_log(FM_LOG_DEBUG, FM2210 "request %s: taken as %llu: %s, %u tokens", running->request_id,
+	       (unsigned long long)running->id,
+	       running->kind == FM_REQUEST_PREFILL ? "prefill" : "generate", running->n_tokens);
 	err = copy_lists(engine, request, running);
 	if (err)
 		drop(engine, (uint32_t)number);
@@ -402,6 +440,7 @@ static void admit(struct fm_engine *engine)
 			fail_request(engine, numbers[i], err, fm_error_detail());
 			continue;
 		}
+		note_blocks(request, true);
 		/* A request that was preempted finds its own blocks again: they were counted once.
 		 */
 		if (!request->counts.computed)
@@ -507,8 +546,10 @@ static void next_token(struct fm_engine *engine, uint32_t number)
 	};
 	struct fm_sample sample;
 
-	if (!request->first_token_ns)
+	if (!request->first_token_ns) {
 		request->first_token_ns = now_ns();
+		FM_PROBE(first_token, request->request_id, request->n_tokens);
+	}
 	if (!choose(engine, request, &sample)) {
 		finish(engine, number, "length");
 		return;
@@ -580,6 +621,7 @@ static void complete(struct fm_engine *engine, const struct fm_schedule_item *it
 	struct running *request = &engine->requests[item->request];
 	int err = fm_kv_sequence_advance(request->sequence, item->n_tokens);
 
+	note_blocks(request, false);
 	engine->computed_tokens += item->n_tokens;
 	if (err == FM_ERR_DISCONNECTED)
 		err = 0; /* the KV is in memory that we still map: this step's result stands */

@@ -30,6 +30,8 @@ struct fm_engine_options {
 	const char *logits_log;		      /* a file for digests of logits, or NULL */
 };
 
+#define FM_REQUEST_ID_MAX 64 /* characters */
+
 enum fm_request_kind { FM_REQUEST_PREFILL, FM_REQUEST_GENERATE };
 
 enum fm_engine_event_kind {
@@ -63,6 +65,7 @@ struct fm_request {
 	enum fm_request_kind kind;
 	uint64_t id;		/* the caller's */
 	void *owner;		/* handed back with every event */
+	const char *request_id; /* the client's, for logs and probes: copied; NULL: none */
 	const uint32_t *tokens; /* copied */
 	uint32_t n_prompt;	/* of them; the others were generated before (taken over) */
 	uint32_t n_tokens, max_tokens;

@@ -257,6 +257,12 @@ uint32_t fm_kv_sequence_sealed(const struct fm_kv_sequence *sequence)
 	return sequence->n_published;
 }
 
+const struct fm_key *fm_kv_sequence_keys(const struct fm_kv_sequence *sequence, uint32_t *n)
+{
+	*n = sequence->n_offered;
+	return sequence->keys;
+}
+
 const uint32_t *fm_kv_sequence_tokens(const struct fm_kv_sequence *sequence)
 {
 	return sequence->tokens;

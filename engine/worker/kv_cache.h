@@ -50,6 +50,8 @@ fm_kv_sequence_computed(const struct fm_kv_sequence *sequence); /* tokens whose 
 uint32_t fm_kv_sequence_cached(const struct fm_kv_sequence *sequence); /* of them, found at open */
 uint32_t fm_kv_sequence_mapped(const struct fm_kv_sequence *sequence); /* blocks of other writers */
 uint32_t fm_kv_sequence_sealed(const struct fm_kv_sequence *sequence); /* blocks published by us */
+/* Keys of its blocks that are in the pool for others, too, from the first; *@n of them. */
+const struct fm_key *fm_kv_sequence_keys(const struct fm_kv_sequence *sequence, uint32_t *n);
 const uint32_t *fm_kv_sequence_tokens(const struct fm_kv_sequence *sequence);
 /* Base addresses, one a block, for the model. Valid until the next call on this sequence. */
 void *const *fm_kv_sequence_blocks(const struct fm_kv_sequence *sequence);

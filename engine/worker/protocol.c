@@ -12,6 +12,15 @@
 
 #define TOKENS_MAX (1u << 21)
 
+bool fm_request_id_is_valid(const char *text)
+{
+	size_t length =
+		strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+			     "._:/+=@-");
+
+	return length && length <= FM_REQUEST_ID_MAX && !text[length];
+}
+
 static bool is_id(const json_t *value)
 {
 	return json_is_integer(value) && json_integer_value(value) >= 0 &&
@@ -213,6 +222,20 @@ static int parse_tail(const json_t *tail, struct fm_key *out)
 	return 0;
 }
 
+static int parse_request_id(const json_t *value, struct fm_worker_message *message)
+{
+	const char *text = json_string_value(value);
+
+	if (!value)
+		return 0;
+	if (!text || !fm_request_id_is_valid(text))
+		return fm_fail(FM_ERR_INVALID, "request: give 1 to %d letters, digits or ._:/+=@-",
+			       FM_REQUEST_ID_MAX);
+	snprintf(message->request_id, sizeof(message->request_id), "%s", text);
+	message->request.request_id = message->request_id;
+	return 0;
+}
+
 static int parse_request(const json_t *root, const char *op, struct fm_worker_message *message)
 {
 	struct fm_request *request = &message->request;
@@ -247,7 +270,9 @@ static int parse_request(const json_t *root, const char *op, struct fm_worker_me
 			return err;
 		request->tail = &message->tail;
 	}
-	err = parse_sampling(json_object_get(root, "sampling"), message);
+	err = parse_request_id(json_object_get(root, "request"), message);
+	if (!err)
+		err = parse_sampling(json_object_get(root, "sampling"), message);
 	return err ? err : parse_tokens(root, message);
 }
 

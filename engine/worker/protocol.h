@@ -28,7 +28,11 @@ struct fm_worker_message {
 	uint32_t *tokens, *stop_tokens;
 	struct fm_logit_bias *bias;
 	struct fm_key tail;
+	char request_id[FM_REQUEST_ID_MAX + 1];
 };
+
+/* Letters, digits and . _ : / + = @ -, from 1 to FM_REQUEST_ID_MAX of them. */
+bool fm_request_id_is_valid(const char *text);
 
 /* Parses one line. On error message->request.id is the line's id, when it had one. */
 int fm_worker_parse(const char *line, size_t len, struct fm_worker_message *message);

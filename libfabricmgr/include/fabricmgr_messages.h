@@ -68,6 +68,9 @@
 #define FM2109 "FM2109 " /* the model has no chat template that is understood */
 #define FM2110 "FM2110 " /* a worker is not reached, or lost */
 #define FM2111 "FM2111 " /* no memory to read what a worker sent */
+#define FM2112 "FM2112 " /* a request was taken */
+#define FM2113 "FM2113 " /* a request goes to a worker */
+#define FM2114 "FM2114 " /* a request is over */
 
 /* fabric-engine: the worker's side */
 #define FM2201 "FM2201 " /* the pool's daemon is gone */
@@ -76,5 +79,8 @@
 #define FM2204 "FM2204 " /* no memory to read what a front end sent */
 #define FM2205 "FM2205 " /* a front end sent too long a line */
 #define FM2209 "FM2209 " /* the pool is smaller than one context */
+#define FM2210 "FM2210 " /* a request was taken */
+#define FM2211 "FM2211 " /* a block of a request */
+#define FM2212 "FM2212 " /* a request is over */
 
 #endif
