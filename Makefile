@@ -221,7 +221,7 @@ uninstall:
 programs: $(BUILD)/libfabricmgr.so $(BIN)
 units: $(UNIT_BIN) $(if $(filter release,$(VARIANT)),$(BUILD)/tests/fail_alloc.so)
 # Threads of one process: server and clients.
-tsan-units: $(addprefix $(BUILD)/tests/unit/,pool_server pool_remove pool_copy pool_limits)
+tsan-units: $(addprefix $(BUILD)/tests/unit/,pool_server pool_remove pool_copy pool_limits queue)
 
 
 $(BUILD)/flags: FORCE

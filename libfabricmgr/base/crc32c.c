@@ -9,10 +9,10 @@
 
 #include "base/crc32c.h"
 
-uint32_t fm_crc32c(const void *data, size_t len)
+uint32_t fm_crc32c_extend(uint32_t before, const void *data, size_t len)
 {
 	const unsigned char *next = data;
-	uint32_t crc = 0xffffffffu;
+	uint32_t crc = ~before;
 
 	/* ISA-L takes an int and (wrongly) a pointer to non-const; it only reads. */
 	while (len) {
@@ -23,6 +23,16 @@ uint32_t fm_crc32c(const void *data, size_t len)
 		len -= part;
 	}
 	return ~crc;
+}
+
+uint32_t fm_crc32c(const void *data, size_t len)
+{
+	return fm_crc32c_extend(0, data, len);
+}
+
+uint32_t fm_crc32c_copy(void *to, const void *from, size_t len)
+{
+	return fm_crc32c_copy_extend(0, to, from, len);
 }
 
 #ifdef __x86_64__
@@ -73,10 +83,10 @@ __attribute__((target("sse4.2"))) static uint64_t copy_word(char *to, const char
 }
 
 /* @to is aligned to 8. */
-__attribute__((target("sse4.2"))) static uint32_t copy_streams(char *to, const char *from,
-							       size_t len)
+__attribute__((target("sse4.2"))) static uint32_t copy_streams(uint32_t before, char *to,
+							       const char *from, size_t len)
 {
-	uint64_t crc = 0xffffffffu;
+	uint64_t crc = (uint32_t)~before;
 
 	for (; len >= 3 * STREAM; to += 3 * STREAM, from += 3 * STREAM, len -= 3 * STREAM) {
 		uint64_t second = 0, third = 0;
@@ -99,23 +109,23 @@ __attribute__((target("sse4.2"))) static uint32_t copy_streams(char *to, const c
 	return ~(uint32_t)crc;
 }
 
-uint32_t fm_crc32c_copy(void *to, const void *from, size_t len)
+uint32_t fm_crc32c_copy_extend(uint32_t before, void *to, const void *from, size_t len)
 {
 	/* Short copies are soon read again: those stay in the cache. */
 	if (len < 65536 || (uintptr_t)to % 8 || !__builtin_cpu_supports("sse4.2")) {
 		memcpy(to, from, len);
-		return fm_crc32c(to, len);
+		return fm_crc32c_extend(before, to, len);
 	}
 	pthread_once(&tables_once, make_tables);
-	return copy_streams(to, from, len);
+	return copy_streams(before, to, from, len);
 }
 
 #else
 
-uint32_t fm_crc32c_copy(void *to, const void *from, size_t len)
+uint32_t fm_crc32c_copy_extend(uint32_t before, void *to, const void *from, size_t len)
 {
 	memcpy(to, from, len);
-	return fm_crc32c(to, len);
+	return fm_crc32c_extend(before, to, len);
 }
 
 #endif

@@ -85,6 +85,24 @@
 /* Looking at the rings before sleeping: about the price of a wake-up on either side. */
 #define FM_SPIN_NS 20000u
 
+/* Requests of a queue that are submitted and not yet collected, and its threads that copy: more
+ * than 16 cores do not move bytes faster. */
+#define FM_QUEUE_DEPTH	     64u
+#define FM_QUEUE_DEPTH_MAX   4096u
+#define FM_QUEUE_WORKERS     2u
+#define FM_QUEUE_WORKERS_MAX 16u
+
+/* Keys of one request of a queue: 1 GiB of blocks of 256 KiB; bounds the private copy of its
+ * arrays. */
+#define FM_QUEUE_KEYS_MAX  4096u
+#define FM_QUEUE_PARTS_MAX 262144u /* 64 a key: a layer's k and v of 32 layers */
+
+/* What a queue copies before it looks whether that is still wanted: 50 us of copying. */
+#define FM_COPY_PIECE (512u << 10)
+
+/* How often a queue that waits for the daemon looks whether that is still wanted. */
+#define FM_CANCEL_NS (100 * FM_NS_PER_MS)
+
 /* A connection that has not said hello by then is closed. */
 #define FM_HELLO_NS (5 * FM_NS_PER_S)
 

@@ -104,12 +104,84 @@ size_t fm_layout_block_bytes(const struct fm_layout *layout)
 	return bytes;
 }
 
+/* ---- chains ---- */
+
+/* Of a short block: SHA-256's input with its padding, of which a step changes digest and tokens. */
+#define MESSAGE_MAX 1024u
+#define HASH_BLOCK  64u
+
+static void put_tokens(uint8_t *to, const uint32_t *tokens, uint32_t n)
+{
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	memcpy(to, tokens, n * sizeof(*tokens));
+#else
+	for (uint32_t t = 0; t < n; t++)
+		put_u32(to + 4 * t, tokens[t]);
+#endif
+}
+
+/* Lays the message out but for digest and tokens; its padded length, 0: it is too long. */
+static size_t lay_out(uint8_t message[MESSAGE_MAX], uint32_t tokens_per_block, const void *extras,
+		      size_t extras_len)
+{
+	size_t before = sizeof(struct fm_digest) + tokens_per_block * sizeof(uint32_t), len, padded;
+
+	if (tokens_per_block > MESSAGE_MAX / sizeof(uint32_t) || extras_len > MESSAGE_MAX)
+		return 0;
+	len = before + extras_len;
+	padded = (len + 1 + 8 + HASH_BLOCK - 1) / HASH_BLOCK * HASH_BLOCK;
+	if (padded > MESSAGE_MAX)
+		return 0;
+	memset(message + len, 0, padded - len);
+	if (extras_len)
+		memcpy(message + before, extras, extras_len);
+	message[len] = 0x80;
+	for (uint32_t i = 0; i < 4; i++) /* bits, big-endian */
+		message[padded - 1 - i] = (uint8_t)(len * 8 >> (8 * i));
+	return padded;
+}
+
+/* One step on a message that is laid out: whole blocks, so that nothing is buffered or copied. */
+static void step_short(uint8_t *message, size_t padded, const uint32_t *tokens, uint32_t n,
+		       struct fm_digest *digest)
+{
+	SHA256_CTX hash;
+
+	memcpy(message, digest->bytes, sizeof(digest->bytes));
+	put_tokens(message + sizeof(digest->bytes), tokens, n);
+	SHA256_Init(&hash);
+	SHA256_Update(&hash, message, padded);
+	for (uint32_t i = 0; i < 8; i++) {
+		uint32_t word = __builtin_bswap32(hash.h[i]);
+
+		put_u32(digest->bytes + 4 * i, word);
+	}
+}
+
+static void step_long(const uint32_t *tokens, uint32_t n, const void *extras, size_t extras_len,
+		      struct fm_digest *digest)
+{
+	SHA256_CTX hash;
+
+	SHA256_Init(&hash);
+	SHA256_Update(&hash, digest->bytes, sizeof(digest->bytes));
+	for (uint32_t t = 0; t < n; t++) {
+		uint8_t bytes[4];
+
+		put_u32(bytes, tokens[t]);
+		SHA256_Update(&hash, bytes, sizeof(bytes));
+	}
+	SHA256_Update(&hash, extras, extras_len);
+	SHA256_Final(digest->bytes, &hash);
+}
+
 int fm_chain_keys(const struct fm_digest *parent, const uint32_t *tokens, size_t n_blocks,
 		  uint32_t tokens_per_block, const void *extras, size_t extras_len,
 		  struct fm_key *keys, struct fm_digest *last)
 {
+	uint8_t message[MESSAGE_MAX];
 	struct fm_digest digest;
-	SHA256_CTX hash;
+	size_t padded;
 
 	if (!parent || !tokens_per_block || (n_blocks && (!tokens || !keys)) ||
 	    (extras_len && !extras))
@@ -118,23 +190,14 @@ int fm_chain_keys(const struct fm_digest *parent, const uint32_t *tokens, size_t
 			       "%zu keys",
 			       n_blocks);
 	digest = *parent;
+	padded = lay_out(message, tokens_per_block, extras, extras_len);
 	for (size_t i = 0; i < n_blocks; i++) {
 		const uint32_t *block = tokens + i * tokens_per_block;
 
-		SHA256_Init(&hash);
-		SHA256_Update(&hash, digest.bytes, sizeof(digest.bytes));
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-		SHA256_Update(&hash, block, tokens_per_block * sizeof(*block));
-#else
-		for (uint32_t t = 0; t < tokens_per_block; t++) {
-			uint8_t bytes[4];
-
-			put_u32(bytes, block[t]);
-			SHA256_Update(&hash, bytes, sizeof(bytes));
-		}
-#endif
-		SHA256_Update(&hash, extras, extras_len);
-		SHA256_Final(digest.bytes, &hash);
+		if (padded)
+			step_short(message, padded, block, tokens_per_block, &digest);
+		else
+			step_long(block, tokens_per_block, extras, extras_len, &digest);
 		memcpy(keys[i].bytes, digest.bytes, sizeof(keys[i].bytes));
 	}
 	if (last)

@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -155,7 +156,8 @@ struct fm_attach_options {
 
 FM_API int fm_pool_attach(const struct fm_attach_options *options, struct fm_pool **out);
 /* Releases every lease, discards every staged block, unmaps. No block of this pool may be used
- * afterwards. The caller makes sure that no other thread is inside a call. */
+ * afterwards. Its queues are stopped as by fm_queue_destroy(); what they had is collected or
+ * destroyed later. The caller makes sure that no other thread is inside a call. */
 FM_API void fm_pool_detach(struct fm_pool *pool);
 /* False once the daemon is gone: mapped memory stays readable, but reattach for new blocks. */
 FM_API bool fm_pool_is_connected(const struct fm_pool *pool);
@@ -225,6 +227,16 @@ FM_API int64_t fm_pool_match(struct fm_pool *pool, const struct fm_key *keys, si
  */
 FM_API int64_t fm_pool_fetch(struct fm_pool *pool, const struct fm_key *keys, size_t n,
 			     uint64_t deadline_ns);
+
+/*
+ * fm_chain_keys() and fm_pool_match() in one call, without keeping the keys: how many leading
+ * blocks of a token sequence are present. @n_tokens may end in a part of a block, which is not
+ * looked at. Allocates nothing, makes no system call.
+ */
+FM_API int64_t fm_pool_match_tokens(struct fm_pool *pool, const struct fm_digest *parent,
+				    const uint32_t *tokens, size_t n_tokens,
+				    uint32_t tokens_per_block, const void *extras,
+				    size_t extras_len);
 
 /* Leases the leading blocks of the chain that are present; returns how many (0..n), each to be
  * given to fm_block_release() once, or a negative error with none leased. Until then their bytes
@@ -298,6 +310,42 @@ struct fm_get {
  * left its @data undefined. */
 FM_API int64_t fm_pool_get(struct fm_pool *pool, struct fm_get *gets, size_t n);
 
+/* One block gathered from several places, as writev(2) does: a layer here, a layer there. */
+struct fm_put_parts {
+	struct fm_key key;
+	const struct fm_key *parent; /* NULL for the first block of a chain */
+	const struct iovec *parts;   /* in this order; together 1 byte to one chunk, 4 MiB */
+	uint32_t n_parts;
+	uint32_t flags; /* 0, or FM_SEAL_REPLACE */
+	int result;	/* out: as in struct fm_put */
+};
+/* As fm_pool_put(). A failure of one put leaves the others as they are. */
+FM_API int fm_pool_put_parts(struct fm_pool *pool, const struct fm_digest *ns,
+			     struct fm_put_parts *puts, size_t n, uint64_t deadline_ns);
+
+/*
+ * Bytes of one block, from @offset on, scattered over several places until those are full or the
+ * block ends. The whole block is verified against the CRC32C that it was sealed with while it is
+ * copied. Of a range nothing is known but that its header is sound, unless FM_GET_VERIFY asks for
+ * the rest of the block to be read, too (at about 20 GB/s, without a copy).
+ */
+struct fm_get_parts {
+	struct fm_key key;
+	const struct iovec *parts;
+	uint32_t n_parts;
+	uint32_t flags;	      /* 0, or FM_GET_VERIFY */
+	uint64_t offset;      /* in the block, of the first byte wanted */
+	uint64_t length;      /* out: of the whole block */
+	uint64_t copied;      /* out: bytes that are in the parts */
+	uint32_t is_verified; /* out: they have been compared with their checksum */
+	int result; /* out: 0, FM_ERR_NOT_FOUND (the parts are untouched), FM_ERR_LIMIT (@offset is
+		       behind the end) or FM_ERR_CORRUPT (the parts are undefined) */
+};
+#define FM_GET_VERIFY (1u << 0)
+
+/* As fm_pool_get(): how many results are 0, or a negative error. */
+FM_API int64_t fm_pool_get_parts(struct fm_pool *pool, struct fm_get_parts *gets, size_t n);
+
 /*
  * Takes sealed blocks out of the pool: they are not found any more when this returns; who holds one
  * keeps it until its release, then its memory is free. Blocks after them in a chain are out of
@@ -332,6 +380,94 @@ struct fm_hint {
 /* Of the last block of a chain: those before it stay as long as it does. */
 FM_API int fm_block_hint(struct fm_pool *pool, const struct fm_block *block,
 			 const struct fm_hint *hint);
+
+/* ---- without waiting: submission and completion ------------------------------------------- */
+
+/*
+ * A queue takes requests at once and works on them with threads of its own (2, or as asked); what
+ * became of each is collected later, in the order in which they end. One descriptor tells when
+ * there is something to collect. Any thread may submit, collect and cancel.
+ */
+struct fm_queue;
+
+struct fm_queue_options {
+	uint32_t size;	  /* sizeof(struct fm_queue_options) */
+	uint32_t depth;	  /* requests submitted and not yet collected; 0: 64; at most 4096 */
+	uint32_t workers; /* threads that copy; 0: 2; at most 16. One more keeps the deadlines */
+	uint32_t flags;	  /* 0 */
+};
+
+/* @options: NULL for the defaults. The pool may not be detached by another thread meanwhile. The
+ * threads block every signal. */
+FM_API int fm_queue_create(struct fm_pool *pool, const struct fm_queue_options *options,
+			   struct fm_queue **out);
+/* Cancels what is not done, ends the threads and frees the queue; results not collected are lost.
+ * Nobody may be in another call on it. Waits for a thread that waits for the daemon: at most 10 s,
+ * when that one is stopped. NULL is ignored. */
+FM_API void fm_queue_destroy(struct fm_queue *queue);
+/* An eventfd that is readable while there is something to collect. It stays the queue's; reading it
+ * does no harm. */
+FM_API int fm_queue_fd(const struct fm_queue *queue);
+
+enum fm_queue_op {
+	FM_QUEUE_MATCH = 1,	/* keys: a chain. Result: how many leading ones are in memory */
+	FM_QUEUE_FETCH = 2,	/* keys: a chain; from NVMe too. Result: as fm_pool_fetch() */
+	FM_QUEUE_EXISTS = 3,	/* keys, results: each 0 or FM_ERR_NOT_FOUND. Result: how many are
+				   in memory */
+	FM_QUEUE_ACQUIRE = 4, /* keys: a chain; blocks: out. Fetches it first. Result: how many are
+				   leased */
+	FM_QUEUE_GET = 5,	/* gets. Fetches what is not in memory. Result: how many are 0 */
+	FM_QUEUE_PUT = 6,	/* ns, puts. Result: 0 or the first failure but FM_ERR_EXISTS */
+	FM_QUEUE_REMOVE = 7,	/* keys. Result: how many were there */
+};
+
+/*
+ * One request. The structure and its arrays are copied when it is submitted; where results go (and
+ * the memory that a get fills or a put reads) stays the queue's until it is collected or cancelled.
+ */
+struct fm_queue_request {
+	uint32_t size;	      /* sizeof(struct fm_queue_request) */
+	uint32_t op;	      /* enum fm_queue_op */
+	uint64_t user_data;   /* comes back with the completion */
+	uint64_t deadline_ns; /* relative, from the submission; 0: 5 s */
+	size_t n;	      /* keys, puts or gets: 1 to 4096 */
+	const struct fm_key *keys;
+	int *results;		   /* out, one for each key: EXISTS, and FETCH unless NULL */
+	struct fm_block *blocks;   /* out: ACQUIRE */
+	struct fm_get_parts *gets; /* in and out: GET */
+	struct fm_put_parts *puts; /* in and out: PUT */
+	const struct fm_digest *ns;
+};
+
+/* FM_ERR_BUSY: @depth requests are not collected yet. *@id (may be NULL) names the request for
+ * fm_queue_cancel(). Never waits for the daemon or for a copy. */
+FM_API int fm_queue_submit(struct fm_queue *queue, const struct fm_queue_request *request,
+			   uint64_t *id);
+
+struct fm_queue_done {
+	uint64_t id, user_data;
+	/* As said at enum fm_queue_op, or a negative error: FM_ERR_DEADLINE (not begun in time, or
+	 * not ended where it waits), FM_ERR_CANCELLED, or what the call of that name returns.
+	 * fm_error_text() says what that is. */
+	int64_t result;
+};
+
+/* What has ended since, up to @max: how many. Never waits. */
+FM_API int64_t fm_queue_complete(struct fm_queue *queue, struct fm_queue_done *out,
+				 size_t max);
+/* The same, after waiting for one at least: FM_ERR_DEADLINE when none ends in @deadline_ns
+ * (relative; 0: 5 s), 0 when there is nothing to wait for. */
+FM_API int64_t fm_queue_wait(struct fm_queue *queue, struct fm_queue_done *out, size_t max,
+			     uint64_t deadline_ns);
+
+/*
+ * When it returns 0, nothing is written into the request's arrays and buffers any more and nothing
+ * read from them, and its completion is FM_ERR_CANCELLED; that has to be collected, too. Waits for
+ * the piece that is being copied, 512 KiB at most. What a get has copied before stays; blocks that
+ * a put has sealed stay sealed. FM_ERR_NOT_FOUND: the request has ended by itself, or there was
+ * none.
+ */
+FM_API int fm_queue_cancel(struct fm_queue *queue, uint64_t id);
 
 /* ---- looking at the pool ------------------------------------------------------------------ */
 

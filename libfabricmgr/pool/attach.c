@@ -17,32 +17,8 @@
 #include <fabricmgr_kill_point.h>
 
 #include "base/clock.h"
+#include "base/fork.h"
 #include "pool/client.h"
-
-/* ---- fork ---- */
-
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-static _Atomic uint32_t *fork_page; /* 1 here; the kernel makes it 0 in a child */
-static _Atomic uint32_t fork_fallback = 1;
-
-static void on_fork(void)
-{
-	atomic_store_explicit(&fork_fallback, 0, memory_order_relaxed);
-}
-
-static void fork_setup(void)
-{
-	void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (page != MAP_FAILED && !madvise(page, 4096, MADV_WIPEONFORK)) {
-		fork_page = page;
-	} else {
-		if (page != MAP_FAILED)
-			munmap(page, 4096);
-		pthread_atfork(NULL, NULL, on_fork);
-		fork_page = &fork_fallback;
-	}
-}
 
 /* ---- state ---- */
 
@@ -58,7 +34,7 @@ int fm_pool_check(const struct fm_pool *pool, bool needs_daemon)
 {
 	if (!pool)
 		return fm_fail(FM_ERR_INVALID, "no pool was given");
-	if (!atomic_load_explicit(pool->fork_mark, memory_order_relaxed))
+	if (!fm_fork_is_ours(pool->fork_value))
 		return fm_fail(FM_ERR_FORKED, "this pool was attached by the parent process; a "
 					      "child attaches for itself");
 	if (needs_daemon && atomic_load_explicit(&pool->is_gone, memory_order_relaxed))
@@ -425,6 +401,7 @@ static void pool_free(struct fm_pool *pool)
 	pthread_mutex_destroy(&pool->region_lock);
 	pthread_mutex_destroy(&pool->lease_lock);
 	pthread_mutex_destroy(&pool->ring_lock);
+	pthread_mutex_destroy(&pool->queue_lock);
 	pthread_cond_destroy(&pool->ring_changed);
 	free(pool->free_leases);
 	free(pool);
@@ -438,13 +415,12 @@ static struct fm_pool *pool_new(void)
 	if (!pool)
 		return NULL;
 	pool->socket = pool->submitted = pool->completed = -1;
-	pthread_once(&fork_once, fork_setup);
-	atomic_store_explicit(fork_page, 1, memory_order_relaxed);
-	pool->fork_mark = fork_page;
+	pool->fork_value = fm_fork_value();
 	pthread_mutex_init(&pool->socket_lock, NULL);
 	pthread_mutex_init(&pool->region_lock, NULL);
 	pthread_mutex_init(&pool->lease_lock, NULL);
 	pthread_mutex_init(&pool->ring_lock, NULL);
+	pthread_mutex_init(&pool->queue_lock, NULL);
 	pthread_condattr_init(&clock);
 	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
 	pthread_cond_init(&pool->ring_changed, &clock);
@@ -504,6 +480,8 @@ void fm_pool_detach(struct fm_pool *pool)
 	/* The daemon frees leases and staged blocks at the end of the connection, as it does for a
 	 * client that dies: one way for both. A child closes its copies only. */
 	FM_KILL_POINT("detach: before");
-	if (pool)
-		pool_free(pool);
+	if (!pool)
+		return;
+	fm_queues_stop(pool);
+	pool_free(pool);
 }

@@ -2,7 +2,7 @@
 /*
  * One attachment to a pool, shared by attach.c (life, socket), read.c (lookup and leases) and
  * write.c (staging and sealing, the ring). Any thread may use it. Invariant: locks are taken in the
- * order socket_lock, ring_lock, lease_lock, region_lock.
+ * order queue_lock, socket_lock, ring_lock, lease_lock, region_lock.
  */
 #ifndef FM_POOL_CLIENT_H
 #define FM_POOL_CLIENT_H
@@ -39,13 +39,14 @@ struct fm_flight {
 	bool is_used;
 };
 
+struct fm_queue;
+
 struct fm_pool {
 	int socket;
 	int submitted, completed; /* eventfds */
 	/* Relaxed, without pairs: once true, always true, and it stands for no other data. */
 	_Atomic bool is_gone; /* the daemon is not there any more */
-	/* Relaxed: changed by fork() alone, before the child's only thread runs. */
-	const _Atomic uint32_t *fork_mark;
+	uint32_t fork_value; /* see base/fork.h */
 	uint32_t client_id, region, flags;
 	bool has_nvme;
 	/* Relaxed: only has to differ between calls. */
@@ -71,6 +72,9 @@ struct fm_pool {
 	struct fm_flight flights[FM_RING_ENTRIES];
 	uint32_t free_flights[FM_RING_ENTRIES];
 	uint32_t free_flight_count;
+
+	pthread_mutex_t queue_lock; /* taken before every other; the list alone */
+	struct fm_queue *queues;
 };
 
 /* 0, FM_ERR_INVALID, FM_ERR_FORKED or (when @needs_daemon) FM_ERR_DISCONNECTED. */
@@ -89,6 +93,9 @@ void fm_leases_return(struct fm_pool *pool, const uint32_t *leases, size_t n);
 /* fm_block_seal() by one who knows the CRC32C of each block already; NULL: computed here. */
 int fm_block_seal_summed(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
 			 const uint32_t *checksums, size_t n);
+
+/* Ends the threads of every queue of the pool, which can only be collected and destroyed then. */
+void fm_queues_stop(struct fm_pool *pool);
 
 /* Tells the daemon, if it costs nothing, that a leaf and its ancestors were used. */
 void fm_pool_touch(struct fm_pool *pool, uint32_t entry, uint32_t generation);

@@ -45,6 +45,37 @@ int64_t fm_pool_match(struct fm_pool *pool, const struct fm_key *keys, size_t n)
 	return (int64_t)fm_index_match(&pool->index, keys, n);
 }
 
+int64_t fm_pool_match_tokens(struct fm_pool *pool, const struct fm_digest *parent,
+			     const uint32_t *tokens, size_t n_tokens, uint32_t tokens_per_block,
+			     const void *extras, size_t extras_len)
+{
+	struct fm_key keys[32]; /* hashed before they are looked up: a miss wastes a few us */
+	struct fm_digest digest;
+	size_t blocks, done = 0;
+	int err = fm_pool_check(pool, true);
+
+	if (err)
+		return err;
+	if (!parent || !tokens_per_block || (n_tokens && !tokens))
+		return fm_fail(FM_ERR_INVALID, "a match of tokens needs a parent, tokens and their "
+					       "number in a block");
+	digest = *parent;
+	blocks = n_tokens / tokens_per_block;
+	while (done < blocks) {
+		size_t piece = blocks - done < 32 ? blocks - done : 32, found;
+
+		err = fm_chain_keys(&digest, tokens + done * tokens_per_block, piece,
+				    tokens_per_block, extras, extras_len, keys, &digest);
+		if (err)
+			return err;
+		found = fm_index_match(&pool->index, keys, piece);
+		done += found;
+		if (found < piece)
+			break;
+	}
+	return (int64_t)done;
+}
+
 /* True: leased into @lease, and @block filled but for its data. */
 static bool acquire_one(struct fm_pool *pool, const struct fm_key *key, uint32_t lease,
 			struct fm_block *block, uint64_t *place, uint64_t *extent)

@@ -21,6 +21,7 @@
 #include <fabricmgr_messages.h>
 
 #include "base/clock.h"
+#include "base/fork.h"
 #include "mem/cgroup.h"
 #include "pool/lock_file.h"
 #include "pool/server.h"
@@ -342,6 +343,7 @@ int fm_server_create(const struct fm_server_options *options, struct fm_server *
 	server->handover[0] = server->handover[1] = -1;
 	server->waiters_end = &server->waiters;
 	server->next_client_id = 1;
+	server->fork_value = fm_fork_value();
 	err = check_options(server, options);
 	if (!err)
 		err = create_memory(server, options);
@@ -429,6 +431,9 @@ int fm_server_connect(struct fm_server *server, int *fd)
 {
 	int ends[2], err;
 
+	if (!fm_fork_is_ours(server->fork_value))
+		return fm_fail(FM_ERR_FORKED, "this pool is in the parent process; a child "
+					      "attaches by its socket");
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends))
 		return fm_fail(FM_ERR_IO, "socketpair: %s", strerror(errno));
 	if (write(server->handover[1], &ends[1], sizeof(int)) != sizeof(int)) {

@@ -71,6 +71,7 @@ struct fm_server {
 	struct fm_watch *listen_watch, *stop_watch, *handover_watch;
 	char *socket_path;
 	bool is_stopping, is_draining;
+	uint32_t fork_value; /* see base/fork.h */
 };
 
 int fm_session_create(struct fm_server *server, int socket);

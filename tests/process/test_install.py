@@ -61,15 +61,22 @@ def test_the_library_exports_what_the_header_promises(root):
     assert os.path.isfile(f"{root}/lib/libfabricmgr.so.0")
 
 
+# What each program of Documentation/examples prints, every time that it runs.
+EXAMPLES = {
+    "put_get": "65536 bytes, first 'x'\n",
+    "queue": "200000 bytes, last 'a'\n200000 bytes, last 'b'\n",
+}
+
+
 @pytest.mark.parametrize("compiler", [
     ["gcc", "-std=c99"], ["g++", "-x", "c++", "-std=c++11"],
 ], ids=["c99", "c++11"])
-def test_a_program_builds_and_runs_against_it(root, tmp_path, compiler):
+def test_programs_build_and_run_against_it(root, tmp_path, compiler):
     flags = run("pkg-config", "--define-prefix", "--cflags", "--libs", "fabricmgr",
                 env={**os.environ, "PKG_CONFIG_PATH": f"{root}/lib/pkgconfig"}).split()
     assert f"-I{root}/include" in flags and "-lfabricmgr" in flags
-    run(*compiler, "-Wall", "-Wextra", "-Werror", "-pedantic-errors",
-        f"{TOP}/Documentation/examples/put_get.c", "-x", "none", "-o", f"{tmp_path}/put_get", *flags)
+    sources = os.listdir(f"{TOP}/Documentation/examples")
+    assert sorted(sources) == sorted(f"{name}.c" for name in EXAMPLES)
     reader, writer = os.pipe()
     socket = f"{tmp_path}/pool.sock"
     daemon = subprocess.Popen([f"{root}/bin/fabricmgrd", "--socket", socket, "--size", "8M",
@@ -79,9 +86,12 @@ def test_a_program_builds_and_runs_against_it(root, tmp_path, compiler):
         os.close(writer)
         assert os.read(reader, 1), "the installed daemon did not start"
         environment = {**os.environ, "FABRICMGR_SOCKET": socket, "LD_LIBRARY_PATH": f"{root}/lib"}
-        for _ in range(2):  # the second time it is there already
-            assert run(f"{tmp_path}/put_get", env=environment) == "65536 bytes, first 'x'\n"
-        assert "1 sealed" in run(f"{root}/bin/fabricctl", "--socket", socket, "status")
+        for name, says in EXAMPLES.items():
+            run(*compiler, "-Wall", "-Wextra", "-Werror", "-pedantic-errors",
+                f"{TOP}/Documentation/examples/{name}.c", "-x", "none", "-o", f"{tmp_path}/{name}", *flags)
+            for _ in range(2):  # the second time it is there already
+                assert run(f"{tmp_path}/{name}", env=environment) == says
+        assert "3 sealed" in run(f"{root}/bin/fabricctl", "--socket", socket, "status")
     finally:
         os.close(reader)
         daemon.terminate()

@@ -10,6 +10,9 @@
 #include <sys/mman.h>
 
 #include <check.h>
+#define OPENSSL_API_COMPAT 10100
+#include <openssl/sha.h>
+
 #include <fabricmgr.h>
 
 #include "base/crc32c.h"
@@ -192,6 +195,136 @@ START_TEST(a_block_that_was_changed_is_not_got)
 }
 END_TEST
 
+/* Every cut of a block into parts, odd addresses among them, is the same block; and every range of
+ * it is got, checked as the header says. */
+START_TEST(parts_and_ranges_are_the_same_bytes)
+{
+	enum { LENGTH = 300007 };
+	static unsigned char data[LENGTH], back[LENGTH + 64];
+	static const size_t cuts[] = {1, 7, 4096, 65536, 65537, 100000, LENGTH};
+	struct fm_key key = key_of(5);
+	struct iovec in[8], out[3];
+	struct fm_block block;
+
+	start();
+	for (uint32_t i = 0; i < LENGTH; i++)
+		data[i] = (unsigned char)(i * 2654435761u >> 9);
+	for (size_t c = 0; c < sizeof(cuts) / sizeof(cuts[0]); c++) {
+		struct fm_put_parts put = {.key = key, .parts = in, .flags = FM_SEAL_REPLACE};
+		struct fm_get_parts get = {.key = key, .parts = out, .n_parts = 3};
+
+		for (size_t at = 0; at < LENGTH; put.n_parts++) {
+			size_t n =
+				put.n_parts == 7 || cuts[c] > LENGTH - at ? LENGTH - at : cuts[c];
+
+			in[put.n_parts] = (struct iovec){data + at, n};
+			at += n;
+		}
+		ck_assert_int_eq(fm_pool_put_parts(pool, &ns, &put, 1, 0), 0);
+		memset(back, 0xee, sizeof(back));
+		/* All, with an empty part and room that is left over. */
+		out[0] = (struct iovec){back, cuts[c] - 1};
+		out[1] = (struct iovec){NULL, 0};
+		out[2] = (struct iovec){back + cuts[c] - 1, LENGTH + 64 - cuts[c]};
+		ck_assert_int_eq(fm_pool_get_parts(pool, &get, 1), 1);
+		ck_assert(get.is_verified && get.copied == LENGTH && get.length == LENGTH);
+		ck_assert_int_eq(memcmp(back, data, LENGTH), 0);
+		ck_assert_int_eq(back[LENGTH], 0xee);
+		/* A range of it, and the same with the rest read for its checksum. */
+		for (uint32_t flags = 0; flags <= FM_GET_VERIFY; flags++) {
+			memset(back, 0xee, sizeof(back));
+			out[0] = (struct iovec){back, 77};
+			get.n_parts = 1;
+			get.offset = cuts[c] < LENGTH - 77 ? cuts[c] : LENGTH - 77;
+			get.flags = flags;
+			ck_assert_int_eq(fm_pool_get_parts(pool, &get, 1), 1);
+			ck_assert_uint_eq(get.is_verified, flags);
+			ck_assert_int_eq(memcmp(back, data + get.offset, 77), 0);
+			ck_assert_int_eq(back[77], 0xee);
+		}
+	}
+	struct fm_get_parts get = {.key = key, .parts = out, .n_parts = 1, .offset = LENGTH};
+	ck_assert_int_eq(fm_pool_get_parts(pool, &get, 1), 1); /* nothing of it */
+	ck_assert_uint_eq(get.copied, 0);
+	get.offset++;
+	ck_assert_int_eq(fm_pool_get_parts(pool, &get, 1), 0);
+	ck_assert_int_eq(get.result, FM_ERR_LIMIT);
+	/* A byte that is wrong beyond the range: seen where that is asked for. */
+	struct fm_seal seal = {.block = &block, .key = key_of(6)};
+	ck_assert_int_eq(fm_block_stage(pool, LENGTH, 1, &block, 0), 0);
+	memcpy(block.data, data, LENGTH);
+	unsigned char *mine = block.data;
+	ck_assert_int_eq(fm_block_seal(pool, &ns, &seal, 1), 0);
+	mine[200000] ^= 1;
+	get = (struct fm_get_parts){.key = seal.key, .parts = out, .n_parts = 1, .offset = 100};
+	ck_assert_int_eq(fm_pool_get_parts(pool, &get, 1), 1);
+	get.flags = FM_GET_VERIFY;
+	ck_assert_int_eq(fm_pool_get_parts(pool, &get, 1), 0);
+	ck_assert_int_eq(get.result, FM_ERR_CORRUPT);
+	ck_assert(!get.is_verified);
+	get.flags = 2;
+	ck_assert_int_eq(fm_pool_get_parts(pool, &get, 1), FM_ERR_INVALID);
+	get.flags = 0;
+	out[0] = (struct iovec){NULL, 1};
+	ck_assert_int_eq(fm_pool_get_parts(pool, &get, 1), FM_ERR_INVALID);
+	fm_block_release(pool, &block, 1);
+	ck_assert_uint_eq(info_of().blocks_staging, 0);
+	stop();
+}
+END_TEST
+
+/* Chains by SHA-256 over the whole input, whatever its length; and what of them is there. */
+START_TEST(tokens_are_matched_as_their_keys_are)
+{
+	static const uint32_t sizes[] = {1, 6, 7, 8, 16, 100, 230, 248, 249, 1000};
+	static uint32_t tokens[64 * 1000];
+	static unsigned char extras[1100];
+
+	start();
+	for (uint32_t i = 0; i < 64 * 1000; i++)
+		tokens[i] = i * 2654435761u >> 7;
+	for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+		size_t extras_len = s * s * 13 % 1100;
+		uint32_t per_block = sizes[s];
+		struct fm_put puts[50];
+		struct fm_key keys[64];
+		struct fm_digest digest = ns, last;
+		unsigned char message[8192], whole[32];
+
+		extras[s] = (unsigned char)(s + 1);
+		ck_assert_int_eq(
+			fm_chain_keys(&ns, tokens, 64, per_block, extras, extras_len, keys, &last),
+			0);
+		for (uint32_t i = 0; i < 64; i++) {
+			memcpy(message, digest.bytes, 32);
+			memcpy(message + 32, tokens + i * per_block, per_block * 4);
+			memcpy(message + 32 + per_block * 4, extras, extras_len);
+			SHA256(message, 32 + per_block * 4 + extras_len, whole);
+			memcpy(digest.bytes, whole, 32);
+			ck_assert_mem_eq(&keys[i], whole, 16);
+		}
+		ck_assert_mem_eq(&last, whole, 32);
+		ck_assert_int_eq(fm_pool_match_tokens(pool, &ns, tokens, 64 * per_block, per_block,
+						      extras, extras_len),
+				 0);
+		for (uint32_t i = 0; i < 50; i++)
+			puts[i] = (struct fm_put){.key = keys[i], .data = "x", .length = 1};
+		ck_assert_int_eq(fm_pool_put(pool, &ns, puts, 50, 0), 0);
+		ck_assert_int_eq(fm_pool_match_tokens(pool, &ns, tokens, 64 * per_block, per_block,
+						      extras, extras_len),
+				 50);
+		/* What is no whole block is not looked at. */
+		ck_assert_int_eq(fm_pool_match_tokens(pool, &ns, tokens, 34 * per_block - 1,
+						      per_block, extras, extras_len),
+				 33);
+	}
+	ck_assert_int_eq(fm_pool_match_tokens(pool, &ns, NULL, 5, 1, NULL, 0), FM_ERR_INVALID);
+	ck_assert_int_eq(fm_pool_match_tokens(pool, &ns, tokens, 5, 0, NULL, 0), FM_ERR_INVALID);
+	ck_assert_int_eq(fm_pool_match_tokens(pool, &ns, NULL, 0, 1, NULL, 0), 0);
+	stop();
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("pool_copy");
@@ -203,6 +336,8 @@ int main(void)
 	tcase_add_test(cases, a_copy_has_the_checksum_and_nothing_else_changes);
 	tcase_add_test(cases, what_was_put_is_got);
 	tcase_add_test(cases, what_cannot_be_has_a_name_and_leaves_nothing);
+	tcase_add_test(cases, parts_and_ranges_are_the_same_bytes);
+	tcase_add_test(cases, tokens_are_matched_as_their_keys_are);
 	tcase_add_test(cases, a_block_that_was_changed_is_not_got);
 	suite_add_tcase(suite, cases);
 	srunner_run_all(runner, CK_NORMAL);
