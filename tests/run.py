@@ -40,6 +40,8 @@ def main():
             start = time.monotonic()
             suite()
             times.append(f"{name} {time.monotonic() - start:.0f} s")
+    for name, lines in common.FAILURES:
+        print("\n  ".join([f"failed: {name}", *lines]))
     print("suites: " + ", ".join(times))
     total = common.TOTAL
     print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")

@@ -138,6 +138,48 @@ def post(port, path, body, timeout=120):
         return response.status, json.loads(response.read())
 
 
+class Streamed(threading.Thread):
+    """A completion on its way: pieces() can be waited for, result() is what became of it."""
+
+    def __init__(self, port, body):
+        super().__init__(daemon=True)
+        self.text, self.fabricmgr, self.error = "", None, None
+        self.n_pieces, self.news = 0, threading.Condition()
+        self.port = port
+        self.body = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        self.start()
+
+    def run(self):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        try:
+            with contextlib.closing(connection):
+                connection.request("POST", "/v1/completions", json.dumps(self.body),
+                                   {"Content-Type": "application/json"})
+                for line in connection.getresponse():
+                    if line.startswith(b"data: {"):
+                        self.take(json.loads(line[6:]))
+        except (OSError, http.client.HTTPException) as error:
+            self.error = error
+
+    def take(self, event):
+        with self.news:
+            self.error = event.get("error")
+            self.fabricmgr = event.get("fabricmgr") or self.fabricmgr
+            self.text += "".join(choice["text"] for choice in event.get("choices", ()))
+            self.n_pieces += bool(event.get("choices"))
+            self.news.notify_all()
+
+    def pieces(self, n, timeout=60):
+        """Returns when @n pieces of the text have come: much of it has not, whatever the speed."""
+        with self.news:
+            assert self.news.wait_for(lambda: self.n_pieces >= n, timeout), (self.n_pieces, self.error)
+
+    def result(self, timeout=100):
+        self.join(timeout)
+        assert not self.is_alive() and not self.error, self.error
+        return self.text, self.fabricmgr
+
+
 def run(*arguments, check=True):
     """fabric-engine run --json …"""
     out = subprocess.run([f"{BIN}/fabric-engine", "run", "-m", MODEL, "--json",

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from conftest import BIN, MODEL, frames, needs_model, post, run
+from conftest import BIN, MODEL, Streamed, frames, needs_model, post, run
 
 pytestmark = needs_model
 
@@ -152,18 +152,15 @@ def test_adjusted_sampling_is_the_same_everywhere_and_after_a_kill(system, seed)
     answer = completion(router.port, prompt, n, **ADJUSTED, **asked)
     assert answer["fabricmgr"]["route"] == "disaggregated"
     assert answer["choices"][0]["text"] == expected["text"]
-    result = {}
-    thread = threading.Thread(
-        target=lambda: result.update(completion(router.port, prompt, n, **ADJUSTED, **asked)))
-    thread.start()
-    time.sleep(0.4)
-    assert thread.is_alive()
+    streamed = Streamed(router.port, {"model": NAME, "prompt": prompt, "max_tokens": n,
+                                      "temperature": 0, **ADJUSTED, **asked})
+    streamed.pieces(5)
     decode.kill()
     decode.process.wait()
     system.worker("decode")
-    thread.join(100)
-    assert result["choices"][0]["text"] == expected["text"]
-    assert result["fabricmgr"]["retries"] >= 1
+    text, route = streamed.result()
+    assert text == expected["text"]
+    assert route["retries"] >= 1
 
 
 @pytest.mark.parametrize("victim", ["prefill", "decode", "daemon"])
@@ -174,23 +171,18 @@ def test_a_request_outlives_a_killed_process(system, victim):
     processes = {"daemon": daemon, "prefill": system.worker("prefill"),
                  "decode": system.worker("decode")}
     router = system.router("prefill", "decode", more=("--bypass-tokens", "0"))
-    result = {}
-
-    def ask():
-        result["body"] = completion(router.port, prompt, n)
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    time.sleep(0.4)
+    streamed = Streamed(router.port, {"model": NAME, "prompt": prompt, "max_tokens": n,
+                                      "temperature": 0})
+    streamed.pieces(5)
     processes[victim].kill()
     processes[victim].process.wait()
     if victim == "daemon":
         system.daemon()
     else:
         system.worker(victim)
-    thread.join(100)
-    assert "body" in result
-    assert result["body"]["choices"][0]["text"] == expected
+    text, route = streamed.result()
+    assert text == expected
+    assert victim != "decode" or route["retries"] >= 1
     status = system.control("status")
     assert status["blocks"]["staging"] == 0
 
@@ -294,6 +286,17 @@ def test_run_json_scores_a_teacher():
     assert json.dumps(out)
 
 
+def wait_for_tracer(pid, limit=30):
+    end = time.monotonic() + limit
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        while True:
+            with open(f"/proc/{pid}/task/{thread}/status", encoding="utf-8") as file:
+                if "TracerPid:\t0\n" not in file.read():
+                    break
+            assert time.monotonic() < end, "strace does not trace"
+            time.sleep(0.01)
+
+
 def test_a_hand_over_copies_no_byte(system, tmp_path):
     """Shown from outside: the same frames in both workers, and no large transfer by any call."""
     system.daemon()
@@ -305,7 +308,7 @@ def test_a_hand_over_copies_no_byte(system, tmp_path):
                                "recvmsg,sendmsg,splice,tee,vmsplice,sendfile,process_vm_readv,"
                                "copy_file_range", "-p", str(decode.pid)],
                               stderr=subprocess.DEVNULL)
-    time.sleep(1.0)
+    wait_for_tracer(decode.pid)
     answer = completion(router.port, PROMPT, n=40)
     sealed = [b for b in system.control("ls") if b["state"] == "sealed"]
     mine = [b for b in sealed if b["bytes"] and b["parent"] is not None]

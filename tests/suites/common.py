@@ -22,6 +22,16 @@ LONG_FILES = ("test_same_bits.py", "test_engine.py", "test_router.py", "test_hos
 TOTAL = {"passed": 0, "failed": 0, "skipped": 0}
 
 
+FAILURES = []  # (what failed, its complaints), told once more in the end
+
+
+def complaints(output, n=6, width=600):
+    """The lines of @output that say what is wrong: of pytest's summary, of Check, of a sanitizer."""
+    found = re.findall(r"^FAILED .*$|^.*:[FE]:.*$|^.*(?:ERROR|WARNING): \w+Sanitizer.*$|^.*runtime error:.*$",
+                       output, re.M) or output.strip().splitlines()[-3:]
+    return [line[:width] for line in found[:n]]
+
+
 def report(name, passed, failed, skipped, seconds, output=""):
     TOTAL["passed"] += passed
     TOTAL["failed"] += failed
@@ -30,6 +40,7 @@ def report(name, passed, failed, skipped, seconds, output=""):
           f"{skipped:3} skipped {seconds:7.1f} s", flush=True)
     if failed:
         print(output[-12000:], flush=True)
+        FAILURES.append((name, complaints(output)))
     for line in re.findall(r"^(?:SKIP|NOTE): .*$", output, re.M):
         print(f"     {line}", flush=True)
 
@@ -89,10 +100,10 @@ def pytest_verdict(path, limit, env=None, name=None, arguments=()):
     with tempfile.NamedTemporaryFile(suffix=".xml") as junit:
         status, text, seconds = run(
             [sys.executable if have_pytest() else "/usr/bin/python3", "-m", "pytest", "-q",
-             "-x" if os.environ.get("FAIL_FAST") else "-q", "-rs", "-p", "no:cacheprovider",
+             "-x" if os.environ.get("FAIL_FAST") else "-q", "-rfEs", "-p", "no:cacheprovider",
              f"--junitxml={junit.name}", *arguments, path],
             limit, {"FABRICMGR_BIN": f"{TOP}/build/release/bin", "PYTHONDONTWRITEBYTECODE": "1",
-                    **(env or {})})
+                    "COLUMNS": "400", **(env or {})})
         try:
             root = xml.parse(junit.name).getroot()
             suite = root if root.tag == "testsuite" else root.find("testsuite")
