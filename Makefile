@@ -61,10 +61,14 @@ KERNEL_OBJ := $(call obj,$(KERNEL_SRC))
 ENGINE_OBJ := $(call obj,$(ENGINE_SRC))
 UNIT_BIN := $(patsubst tests/unit/test_%.c,$(BUILD)/tests/unit/%,$(filter tests/unit/test_%.c,$(UNIT_SRC)))
 UNIT_HELP_OBJ := $(call obj,$(filter-out tests/unit/test_%.c,$(UNIT_SRC)))
+# VARIANT=tsan: all mappings of one memfd in a process have one address (tests/tools/one_mapping.c).
+comma := ,
+TSAN_OBJ := $(if $(filter tsan,$(VARIANT)),$(BUILD)/tests/tools/one_mapping.o)
+TSAN_LINK := $(if $(TSAN_OBJ),-Wl$(comma)--wrap=mmap -Wl$(comma)--wrap=munmap)
 BIN := $(addprefix $(BUILD)/bin/,$(TOOLS) fabric-sim fabric-engine)
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps deps-test model demo check check-long check-formats fuzz clean install programs units plants FORCE check-kills tsan-units
+.PHONY: all help deps deps-test model demo check check-long check-formats fuzz clean install programs units plants plant_race FORCE check-kills tsan-units
 .DELETE_ON_ERROR:
 
 all: programs
@@ -139,7 +143,7 @@ check: deps-test
 	@for variant in asan clang; do \
 		$(MAKE) --no-print-directory -s -j$$(nproc) VARIANT=$$variant programs units || exit 1; done
 	@$(MAKE) --no-print-directory -s -j$$(nproc) VARIANT=kill programs
-	@$(MAKE) --no-print-directory -s -j$$(nproc) VARIANT=tsan tsan-units
+	@$(MAKE) --no-print-directory -s -j$$(nproc) VARIANT=tsan programs tsan-units
 	@path=$$(MODEL='$(MODEL)' CACHE='$(CACHE)' bash tools/fetch-model.sh | tail -n 1) && [ -n "$$path" ] && \
 		FABRICMGR_TEST_MODEL="$$path" FUZZ_SECONDS=$${FUZZ_SECONDS:-10} exec python3 tests/run.py
 
@@ -221,7 +225,7 @@ uninstall:
 programs: $(BUILD)/libfabricmgr.so $(BIN)
 units: $(UNIT_BIN) $(if $(filter release,$(VARIANT)),$(BUILD)/tests/fail_alloc.so)
 # Threads of one process: server and clients.
-tsan-units: $(addprefix $(BUILD)/tests/unit/,pool_server pool_remove pool_copy pool_limits queue)
+tsan-units: $(addprefix $(BUILD)/tests/unit/,pool_server pool_remove pool_copy pool_limits queue) plant_race
 
 
 $(BUILD)/flags: FORCE
@@ -289,10 +293,10 @@ LDLIBS_fabricctl := -lncurses -ltinfo
 LDLIBS_fabricmgrd := -linih -lmicrohttpd
 
 define tool_rule
-$(BUILD)/bin/$(1): $(call obj,$(call src,tools/$(1)) tools/command_line.c) $(BUILD)/libfabricmgr.a
+$(BUILD)/bin/$(1): $(TSAN_OBJ) $(call obj,$(call src,tools/$(1)) tools/command_line.c) $(BUILD)/libfabricmgr.a
 	@mkdir -p $$(@D)
 	@echo "  LINK  $$@"
-	@$$(CC) $$(LDFLAGS_ALL) -o $$@ $$^ $$(LDLIBS_$(1)) -ljansson $$(LDLIBS_LIB)
+	@$$(CC) $$(LDFLAGS_ALL) $$(TSAN_LINK) -o $$@ $$^ $$(LDLIBS_$(1)) -ljansson $$(LDLIBS_LIB)
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool_rule,$(t))))
 
@@ -301,10 +305,10 @@ $(BUILD)/bin/fabric-sim: $(BUILD)/tools/fabric-sim/main.o $(BUILD)/libsim.a $(BU
 	@echo "  LINK  $@"
 	@$(CC) $(LDFLAGS_ALL) -o $@ $^ -ljansson -llzma -lm $(LDLIBS_LIB)
 
-$(BUILD)/bin/fabric-engine: $(BUILD)/engine/main.o $(BUILD)/libengine.a $(BUILD)/libkernels.a $(BUILD)/libfabricmgr.a
+$(BUILD)/bin/fabric-engine: $(TSAN_OBJ) $(BUILD)/engine/main.o $(BUILD)/libengine.a $(BUILD)/libkernels.a $(BUILD)/libfabricmgr.a
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
-	@$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LDLIBS_ENGINE)
+	@$(CC) $(LDFLAGS_ALL) $(TSAN_LINK) -o $@ $^ $(LDLIBS_ENGINE)
 
 # Planted faults, to see that the random mixes find them (tests/suites/plants.py): the one object that
 # has the fault is linked before the archive with the sound one.
@@ -326,10 +330,18 @@ $(BUILD)/tests/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libkernels.a $(BUILD)/
 	@echo "  LINK  $@"
 	@$(CC) $(LDFLAGS_ALL) -o $@ $^ -lm $(LDLIBS_LIB)
 
-$(BUILD)/tests/unit/%: $(BUILD)/tests/unit/test_%.o $(UNIT_HELP_OBJ) $(BUILD)/libengine.a $(BUILD)/libkernels.a $(BUILD)/libsim.a $(BUILD)/libfabricmgr.a
+# A planted race, which suite tsan must find: VARIANT=tsan.
+plant_race: $(BUILD)/plants/UNORDERED_DROP
+$(BUILD)/plants/UNORDERED_DROP: libfabricmgr/pool/read.c $(TSAN_OBJ) $(BUILD)/tests/unit/test_pool_server.o $(UNIT_HELP_OBJ) $(BUILD)/libengine.a $(BUILD)/libkernels.a $(BUILD)/libsim.a $(BUILD)/libfabricmgr.a
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
-	@$(CC) $(LDFLAGS_ALL) -o $@ $^ -lcheck -lsubunit -lrt -llzma $(LDLIBS_ENGINE)
+	@$(CC) $(CFLAGS_ALL) $(INC_LIB) -DFM_PLANT_UNORDERED_DROP -c $< -o $@.o
+	@$(CC) $(LDFLAGS_ALL) $(TSAN_LINK) -o $@ $@.o $(filter-out %.c,$^) -lcheck -lsubunit -lrt -llzma $(LDLIBS_ENGINE)
+
+$(BUILD)/tests/unit/%: $(TSAN_OBJ) $(BUILD)/tests/unit/test_%.o $(UNIT_HELP_OBJ) $(BUILD)/libengine.a $(BUILD)/libkernels.a $(BUILD)/libsim.a $(BUILD)/libfabricmgr.a
+	@mkdir -p $(@D)
+	@echo "  LINK  $@"
+	@$(CC) $(LDFLAGS_ALL) $(TSAN_LINK) -o $@ $^ -lcheck -lsubunit -lrt -llzma $(LDLIBS_ENGINE)
 
 # Preloaded by tests/process/fail_alloc.py. No builtins: the compiler must not see through malloc.
 $(BUILD)/tests/fail_alloc.so: tests/tools/fail_alloc.c $(BUILD)/flags

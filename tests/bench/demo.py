@@ -21,6 +21,7 @@ import time
 
 import frame
 
+READY_S = 120
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -40,14 +41,17 @@ class Programs:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                        preexec_fn=lambda: LIBC.prctl(1, signal.SIGKILL, 0, 0, 0))
         self.running.append(process)
+        late = time.monotonic() + READY_S
         while True:
             ended = process.poll() is not None
             with open(path, encoding="utf-8", errors="replace") as log:
                 text = log.read()
-            if re.search(r"(^|: )ready$", text, re.M):
+            if re.search(r"\bready$", text, re.M):
                 return text
             if ended:
                 sys.exit(f"{name} ended with status {process.returncode}:\n{text[-2000:]}")
+            if time.monotonic() > late:
+                sys.exit(f"{name} was not ready within {READY_S} s:\n{text[-2000:]}")
             time.sleep(0.01)
 
     def worker_options(self):
@@ -91,7 +95,10 @@ def ask(port, tokens, n_answer):
         first, last, start = None, {}, time.monotonic()
         connection.request("POST", "/v1/completions", json.dumps(body),
                            {"Content-Type": "application/json"})
-        for line in connection.getresponse():
+        response = connection.getresponse()
+        if response.status != 200:
+            sys.exit(f"port {port} answered {response.status}: {response.read()[:2000]}")
+        for line in response:
             if not line.startswith(b"data: {"):
                 continue
             last = json.loads(line[6:])
@@ -121,7 +128,7 @@ class Side:
         return ticks / frame.TICKS
 
     def tokens(self, n):
-        return [self.random.randrange(1000, 20000) for _ in range(n)]
+        return [self.random.randrange(*self.options.ids) for _ in range(n)]
 
     def measure(self):
         prompt = self.tokens(self.options.prompt)
@@ -171,6 +178,8 @@ def main():
     parser.add_argument("--threads", type=int, default=2, help="of every program (default 2)")
     parser.add_argument("--prompt", type=int, default=2008, help="tokens (default 2008)")
     parser.add_argument("--answer", type=int, default=48, help="tokens (default 48)")
+    parser.add_argument("--ids", type=int, nargs=2, default=(1000, 20000), metavar=("FROM", "TO"),
+                        help="of the prompt's random tokens (default 1000 20000)")
     options = parser.parse_args()
     bench = frame.Frame("demo")
     programs = Programs(options)

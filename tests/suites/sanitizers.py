@@ -9,7 +9,7 @@ import concurrent.futures
 import os
 import tempfile
 
-from suites.common import TOP, check_binaries, pytest_verdict, report
+from suites.common import TOP, check_binaries, pytest_verdict, report, run
 
 ASAN = "detect_leaks=1:detect_stack_use_after_return=1:abort_on_error=0:exitcode=99"
 # Daemon and clients, Redis clients, workers and routers that die, a pool that is too small. The real
@@ -18,23 +18,43 @@ FILES = ("test_pool.py", "test_redis.py", "test_worker.py", "test_small_pool.py"
          "test_router.py")
 
 
-def asan_file(name):
+# Threads of one process: a daemon with its Redis front end and metrics, workers that compute, routers.
+THREADED = ("test_redis.py", "test_metrics.py", "test_worker.py", "test_small_pool.py",
+            "test_threads.py")
+
+
+def sanitized(variant, name, options):
+    """@options: a format with {log}, for the sanitizer's environment variables."""
     with tempfile.TemporaryDirectory(prefix="fabricmgr-reports-") as folder:
         return pytest_verdict(f"{TOP}/tests/process/{name}", 900, {
-            "FABRICMGR_BIN": f"{TOP}/build/asan/bin",
+            "FABRICMGR_BIN": f"{TOP}/build/{variant}/bin",
             "FABRICMGR_LIB": f"{TOP}/build/release/libfabricmgr.so",
             "FABRICMGR_REPORTS": folder,
-            "ASAN_OPTIONS": f"{ASAN}:log_path={folder}/report",
-            "UBSAN_OPTIONS": f"print_stacktrace=1:log_path={folder}/report",
-        }, f"asan/{name}")
+            **{key: value.format(log=f"log_path={folder}/report") for key, value in options.items()},
+        }, f"{variant}/{name}")
 
 
-def asan():
+def in_pairs(variant, names, options):
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for verdict in pool.map(asan_file, FILES):
+        for verdict in pool.map(lambda name: sanitized(variant, name, options), names):
             report(*verdict)
 
 
+def asan():
+    in_pairs("asan", FILES, {"ASAN_OPTIONS": f"{ASAN}:{{log}}",
+                             "UBSAN_OPTIONS": "print_stacktrace=1:{log}"})
+
+
 def tsan():
-    """The units that `make VARIANT=tsan tsan-units` builds."""
-    check_binaries("tsan", {"TSAN_OPTIONS": "exitcode=66:second_deadlock_stack=1", "MIXES": "10"})
+    """The units that `make VARIANT=tsan tsan-units` builds, a planted race, and processes."""
+    options = "exitcode=66:second_deadlock_stack=1"
+    check_binaries("tsan", {"TSAN_OPTIONS": options, "MIXES": "10"})
+    race = f"{TOP}/build/tsan/plants/UNORDERED_DROP"
+    if not os.path.exists(race):
+        report("plants/UNORDERED_DROP", 0, 1, 0, 0.0, "no test program: make VARIANT=tsan tsan-units")
+        return
+    _, text, seconds = run([race], 300, {"TSAN_OPTIONS": options, "CK_RUN_CASE": "reuse"})
+    is_found = "data race" in text
+    report("plants/UNORDERED_DROP", int(is_found), int(not is_found), 0, seconds,
+           f"the race was not found\n{text}")
+    in_pairs("tsan", THREADED, {"TSAN_OPTIONS": f"{options}:{{log}}"})

@@ -20,6 +20,13 @@
 #include "base/clock.h"
 #include "pool/client.h"
 
+/* For threads: ck_assert() takes a lock each time, which orders all that ThreadSanitizer sees. */
+#define MUST(claim)                                                                                \
+	do {                                                                                       \
+		if (!(claim))                                                                      \
+			ck_abort_msg("%s: %s", #claim, fm_error_detail());                         \
+	} while (0)
+
 struct rig {
 	struct fm_server *server;
 	pthread_t thread;
@@ -64,7 +71,7 @@ static struct fm_pool *attach(struct rig *rig, uint32_t flags, uint32_t leases)
 		.size = sizeof(options), .flags = flags, .leases = leases, .name = "test"};
 	struct fm_pool *pool;
 
-	ck_assert_int_eq(fm_server_connect(rig->server, &options.fd), 0);
+	MUST(fm_server_connect(rig->server, &options.fd) == 0);
 	ck_assert_msg(fm_pool_attach(&options, &pool) == 0, "%s", fm_error_detail());
 	return pool;
 }
@@ -107,7 +114,7 @@ static int put(struct fm_pool *pool, uint64_t length, uint32_t n, struct fm_bloc
 		return err;
 	fill(block, n);
 	err = fm_block_seal(pool, &ns, &seal, 1);
-	ck_assert_int_eq(err, seal.result);
+	MUST(err == seal.result);
 	return err;
 }
 
@@ -115,7 +122,7 @@ static struct fm_pool_info info_of(struct fm_pool *pool)
 {
 	struct fm_pool_info info = {.size = sizeof(info)};
 
-	ck_assert_int_eq(fm_pool_info(pool, &info), 0);
+	MUST(fm_pool_info(pool, &info) == 0);
 	return info;
 }
 
@@ -512,8 +519,8 @@ static void *stress_thread(void *context)
 		struct fm_block block;
 
 		if (fm_pool_acquire(stress->pool, &key, 1, &block) == 1) {
-			ck_assert_uint_eq(block.length, length_of(n));
-			ck_assert(is_filled(&block, n));
+			MUST(block.length == length_of(n));
+			MUST(is_filled(&block, n));
 			stress->hits++;
 		} else {
 			int err = put(stress->pool, length_of(n), n, &block);
@@ -522,7 +529,7 @@ static void *stress_thread(void *context)
 				fm_block_discard(stress->pool, &block, 1);
 				continue;
 			}
-			ck_assert_msg(!err, "%s", fm_error_detail());
+			MUST(!err);
 		}
 		fm_block_release(stress->pool, &block, 1);
 	}
@@ -548,6 +555,8 @@ START_TEST(readers_never_see_a_wrong_byte_while_blocks_are_evicted)
 		ck_assert_int_eq(pthread_create(&threads[i], NULL, stress_thread, &stress[i]), 0);
 	}
 	usleep(1500 * 1000);
+	while (!info_of(pools[0]).evictions)
+		usleep(1000);
 	atomic_store(&is_over, true);
 	for (uint32_t i = 0; i < STRESS_THREADS; i++) {
 		pthread_join(threads[i], NULL);
@@ -555,7 +564,6 @@ START_TEST(readers_never_see_a_wrong_byte_while_blocks_are_evicted)
 	}
 	info = info_of(pools[0]);
 	ck_assert_uint_gt(hits, 0);
-	ck_assert_uint_gt(info.evictions, 0);
 	ck_assert_uint_eq(info.blocks_staging, 0);
 	printf("stress: %llu hits, %llu seals, %llu evictions\n", (unsigned long long)hits,
 	       (unsigned long long)info.seals, (unsigned long long)info.evictions);
@@ -565,10 +573,158 @@ START_TEST(readers_never_see_a_wrong_byte_while_blocks_are_evicted)
 }
 END_TEST
 
+enum { LIVES = 6, CHAIN = 5 };
+
+struct lives {
+	struct rig *rig;
+	uint32_t seed;
+	uint64_t hits;
+};
+
+/* A chain of the key space: put what is missing, read all that is there, verified. */
+static void one_chain(struct fm_pool *pool, struct lives *lives)
+{
+	uint32_t first = (uint32_t)rand_r(&lives->seed) % (STRESS_KEYS / CHAIN) * CHAIN;
+	struct fm_block blocks[CHAIN], staged;
+	struct fm_key keys[CHAIN];
+	int64_t n;
+
+	for (uint32_t i = 0; i < CHAIN; i++)
+		keys[i] = key_of(first + i);
+	for (uint32_t i = (uint32_t)fm_pool_match(pool, keys, CHAIN); i < CHAIN; i++) {
+		int err = put(pool, length_of(first + i), first + i, &staged);
+
+		if (err == FM_ERR_EXISTS)
+			fm_block_discard(pool, &staged, 1);
+		else
+			fm_block_release(pool, &staged, 1);
+		MUST(!err || err == FM_ERR_EXISTS);
+	}
+	n = fm_pool_acquire(pool, keys, CHAIN, blocks);
+	MUST(n >= 0);
+	for (int64_t i = 0; i < n; i++) {
+		MUST(is_filled(&blocks[i], first + (uint32_t)i));
+		MUST(fm_block_verify(pool, &blocks[i]) == 0);
+	}
+	lives->hits += (uint64_t)n;
+	fm_block_release(pool, blocks, (size_t)n);
+}
+
+static void *live(void *context)
+{
+	struct lives *lives = context;
+
+	for (int life = 0; life < LIVES; life++) {
+		struct fm_pool *pool = attach(lives->rig, life % 2 ? FM_ATTACH_DEVICES : 0, 64);
+		struct fm_block left[2];
+
+		for (int i = 0; i < 12; i++)
+			one_chain(pool, lives);
+		/* Left staged: the server takes it back while others stage. */
+		MUST(fm_block_stage(pool, 8192, 2, left, 0) == 0);
+		fm_pool_detach(pool);
+	}
+	return NULL;
+}
+
+START_TEST(clients_come_and_go_while_others_read_and_evict)
+{
+	struct rig rig = rig_start(32 << 20, NULL);
+	struct lives lives[STRESS_THREADS];
+	pthread_t threads[STRESS_THREADS];
+	struct fm_pool_info info;
+	struct fm_pool *watcher;
+	uint64_t hits = 0;
+
+	rig_serve(&rig);
+	watcher = attach(&rig, FM_ATTACH_READ_ONLY, 0);
+	for (uint32_t i = 0; i < STRESS_THREADS; i++) {
+		lives[i] = (struct lives){.rig = &rig, .seed = 100 + i};
+		ck_assert_int_eq(pthread_create(&threads[i], NULL, live, &lives[i]), 0);
+	}
+	for (uint32_t i = 0; i < STRESS_THREADS; i++) {
+		pthread_join(threads[i], NULL);
+		hits += lives[i].hits;
+	}
+	do
+		info = info_of(watcher);
+	while (info.clients != 1 || info.blocks_staging || info.blocks_quarantine);
+	ck_assert_uint_gt(hits, 0);
+	ck_assert_uint_gt(info.evictions, 0);
+	fm_pool_detach(watcher);
+	rig_stop(&rig);
+}
+END_TEST
+
+enum { GLANCED = 40 };
+
+struct glimpse {
+	struct fm_pool *pool;
+	_Atomic bool is_read, is_over;
+};
+
+/* Reads what is there, then does nothing that anybody could see: that it is through, the server
+ * knows from its leases alone. */
+static void *glance(void *context)
+{
+	struct glimpse *glimpse = context;
+
+	for (uint32_t n = 0; n < GLANCED; n++) {
+		struct fm_key key = key_of(n);
+		struct fm_block block;
+
+		MUST(fm_pool_acquire(glimpse->pool, &key, 1, &block) == 1);
+		MUST(is_filled(&block, n));
+		fm_block_release(glimpse->pool, &block, 1);
+	}
+	atomic_store_explicit(&glimpse->is_read, true, memory_order_relaxed);
+	while (!atomic_load_explicit(&glimpse->is_over, memory_order_relaxed))
+		usleep(1000);
+	return NULL;
+}
+
+static void put_some(struct fm_pool *pool, uint32_t n)
+{
+	struct fm_block block;
+	int err = put(pool, length_of(n), n, &block);
+
+	if (err == FM_ERR_EXISTS)
+		fm_block_discard(pool, &block, 1);
+	else
+		fm_block_release(pool, &block, 1);
+	MUST(!err || err == FM_ERR_EXISTS);
+}
+
+START_TEST(a_reader_is_through_before_its_block_is_filled_anew)
+{
+	struct rig rig = rig_start(32 << 20, NULL);
+	struct glimpse glimpse = {0};
+	struct fm_pool *writer;
+	pthread_t thread;
+	uint32_t n = 0;
+
+	rig_serve(&rig);
+	writer = attach(&rig, 0, 0);
+	glimpse.pool = attach(&rig, FM_ATTACH_READ_ONLY, 0);
+	while (n < GLANCED)
+		put_some(writer, n++);
+	ck_assert_int_eq(pthread_create(&thread, NULL, glance, &glimpse), 0);
+	while (!atomic_load_explicit(&glimpse.is_read, memory_order_relaxed))
+		usleep(1000);
+	while (info_of(writer).evictions < 12 * GLANCED)
+		put_some(writer, n++);
+	atomic_store_explicit(&glimpse.is_over, true, memory_order_relaxed);
+	pthread_join(thread, NULL);
+	fm_pool_detach(glimpse.pool);
+	fm_pool_detach(writer);
+	rig_stop(&rig);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("pool_server");
-	TCase *cases = tcase_create("server");
+	TCase *cases = tcase_create("server"), *reuse = tcase_create("reuse");
 	SRunner *runner;
 	int failed;
 
@@ -583,8 +739,13 @@ int main(void)
 	tcase_add_test(cases, a_hostile_ring_ends_its_own_client_only);
 	tcase_add_test(cases, sockets_are_guarded);
 	tcase_add_test(cases, the_loop_serves_without_io_uring);
+	tcase_add_test(cases, clients_come_and_go_while_others_read_and_evict);
 	tcase_add_test(cases, readers_never_see_a_wrong_byte_while_blocks_are_evicted);
 	suite_add_tcase(suite, cases);
+	/* By itself for the planted race (tests/suites/sanitizers.py). */
+	tcase_add_test(reuse, a_reader_is_through_before_its_block_is_filled_anew);
+	tcase_set_timeout(reuse, 300);
+	suite_add_tcase(suite, reuse);
 	runner = srunner_create(suite);
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);
