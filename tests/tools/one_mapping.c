@@ -67,6 +67,18 @@ static void *map_locked(const struct stat *status, size_t length, int protection
 	return free_entry->memory;
 }
 
+/* A pool's memory is not inherited: a child begins without any. */
+static void forget(void)
+{
+	for (int i = 0; i < SHARED_MAX; i++)
+		table[i].users = 0;
+}
+
+__attribute__((constructor)) static void forget_in_children(void)
+{
+	pthread_atfork(NULL, NULL, forget);
+}
+
 void *__wrap_mmap(void *address, size_t length, int protection, int flags, int fd, off_t offset)
 {
 	struct stat status;
