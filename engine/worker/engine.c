@@ -90,6 +90,19 @@ static int find_ends(struct fm_engine *engine)
 	return 0;
 }
 
+/* With the salt of the tenant that the pool took this process for, unless another one is given. */
+static int take_namespace(struct fm_engine *engine)
+{
+	const char *salt = engine->options.tenant_salt;
+	int err = fm_model_namespace(engine->options.model,
+				     salt ? salt : fm_pool_salt(fm_kv_cache_pool(engine->cache)),
+				     &engine->ns);
+
+	if (!err)
+		fm_kv_cache_set_namespace(engine->cache, &engine->ns);
+	return err;
+}
+
 int fm_engine_create(const struct fm_engine_options *options, fm_engine_listener *listener,
 		     void *context, struct fm_engine **out)
 {
@@ -110,10 +123,6 @@ int fm_engine_create(const struct fm_engine_options *options, fm_engine_listener
 	engine->context = context;
 	engine->vocab = info->vocab_size;
 	engine->max_tokens = info->context_length;
-	err = fm_model_namespace(options->model, options->tenant_salt, &engine->ns);
-	if (err)
-		goto fail;
-	kv.ns = engine->ns;
 	err = fm_scheduler_create(options->max_batch, options->token_budget, &engine->scheduler);
 	if (err)
 		goto fail;
@@ -129,6 +138,8 @@ int fm_engine_create(const struct fm_engine_options *options, fm_engine_listener
 		err = fm_logits_log_open(options->logits_log, &engine->logits_log);
 	if (!err)
 		err = fm_kv_cache_open(&kv, &engine->cache);
+	if (!err)
+		err = take_namespace(engine);
 	if (err)
 		goto fail;
 	if (fm_kv_cache_tokens_max(engine->cache) < engine->max_tokens)

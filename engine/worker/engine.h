@@ -24,7 +24,7 @@ struct fm_engine_options {
 	struct fm_model *model;		      /* used, not owned */
 	const struct fm_tokenizer *tokenizer; /* used, not owned; NULL: no end tokens */
 	struct fm_attach_options attach;      /* the pool */
-	const char *tenant_salt;	      /* or NULL */
+	const char *tenant_salt;	      /* NULL: that of the pool's tenant */
 	uint32_t max_batch;		      /* requests that run at once */
 	uint32_t token_budget;		      /* tokens of one step: the chunk of a prefill */
 	const char *logits_log;		      /* a file for digests of logits, or NULL */

@@ -12,7 +12,7 @@
 #include "worker/kv_cache.h"
 
 /* How long blocks on NVMe are waited for; what a prompt of some blocks costs to compute. */
-#define FETCH_NS (250ull * 1000 * 1000)
+#define FETCH_NS   (250ull * 1000 * 1000)
 
 #define SEAL_BATCH 64 /* bounds the stack, not the sequence */
 
@@ -90,6 +90,11 @@ void fm_kv_cache_close(struct fm_kv_cache *cache)
 struct fm_pool *fm_kv_cache_pool(struct fm_kv_cache *cache)
 {
 	return cache->pool;
+}
+
+void fm_kv_cache_set_namespace(struct fm_kv_cache *cache, const struct fm_digest *ns)
+{
+	cache->options.ns = *ns;
 }
 
 int fm_kv_cache_reattach(struct fm_kv_cache *cache)

@@ -30,6 +30,8 @@ int fm_kv_cache_open(const struct fm_kv_cache_options *options, struct fm_kv_cac
 /* Every sequence must have been closed. */
 void fm_kv_cache_close(struct fm_kv_cache *cache);
 struct fm_pool *fm_kv_cache_pool(struct fm_kv_cache *cache);
+/* What the keys of sequences opened from now on begin with. */
+void fm_kv_cache_set_namespace(struct fm_kv_cache *cache, const struct fm_digest *ns);
 /* After the pool was lost and every sequence was closed: 0 once a pool is there again. */
 int fm_kv_cache_reattach(struct fm_kv_cache *cache);
 

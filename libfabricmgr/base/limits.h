@@ -21,6 +21,9 @@
 /* Trust domains (uids that write) of one pool: each costs a descriptor in every client. */
 #define FM_ARENAS_MAX 64u
 
+/* Tenants of one pool: each has an arena at least. */
+#define FM_TENANTS_MAX 32u
+
 /* Users and groups that may attach: looked through one by one at each hello. */
 #define FM_ALLOWED_MAX 64u
 
@@ -38,6 +41,10 @@
 
 /* Victims of one eviction: the fence and the scan of all lease tables are paid once for them. */
 #define FM_EVICT_BATCH 64u
+
+/* Of the blocks of a tenant with quotas, the part that goes at once at most: few, where it has few.
+ */
+#define FM_EVICT_SHARE 8u
 
 /* Victims when a whole chunk goes with its descendants: a chunk of the smallest class, four times.
  */

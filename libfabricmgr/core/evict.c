@@ -3,7 +3,7 @@
  * Eviction: choosing victims in the policy's order under the prefix guard, and freeing those that
  * no lease holds. Called by the daemon's thread only; pure. Invariant: no block is freed that a
  * lease table named in a scan begun after its EVICTING and the fence; and no parent before its
- * resident child.
+ * resident child; and for another tenant's sake no tenant gives a chunk of its guaranteed ones.
  */
 #include <fabricmgr_kill_point.h>
 #include <fabricmgr_probes.h>
@@ -159,13 +159,29 @@ static uint32_t sacrifice(struct fm_store *store, uint32_t n)
 	return freed;
 }
 
+/* Victims of one eviction. A tenant with quotas may have few blocks: of them only some go, or most
+ * of what it was promised would go for each block that it adds. */
+static uint32_t batch_of(const struct fm_store *store)
+{
+	const struct fm_tenant *actor;
+	uint32_t share;
+
+	if (store->actor == NONE)
+		return store->batch;
+	actor = &store->slots.tenants.list[store->actor];
+	if (!actor->limits.guaranteed_chunks && !actor->limits.max_chunks)
+		return store->batch;
+	share = actor->entries / FM_EVICT_SHARE + 1;
+	return share < store->batch ? share : store->batch;
+}
+
 /* Leaves of one class in the policy's order; each that goes may make its parent the next one. */
 static uint32_t evict_from_class(struct fm_store *store, uint32_t list)
 {
-	uint32_t n = 0, entry, stays = NONE;
+	uint32_t n = 0, entry, stays = NONE, batch = batch_of(store);
 
 	store->round++;
-	while (n < store->batch) {
+	while (n < batch) {
 		entry = store->policy->take(store->policy_state, list, store->now);
 		if (entry == NONE)
 			break;
@@ -183,9 +199,38 @@ static uint32_t evict_from_class(struct fm_store *store, uint32_t list)
 	return n ? sacrifice(store, n) : 0;
 }
 
-/* Picks all blocks of a chunk with their descendants; 0 when one of them cannot go. */
-static uint32_t gather_chunk(struct fm_store *store, const struct fm_chunk *chunk)
+/* Whose blocks may make room. */
+enum sources { FROM_OWN = 1, FROM_OTHERS = 2, FROM_ALL = 4 /* whatever was guaranteed */ };
+
+/*
+ * A chunk's descendants may stand in other chunks, of other tenants, too: those may go as long as
+ * their tenant's blocks stay above what it is guaranteed. What is above that in bytes is so in
+ * chunks.
+ */
+static bool may_lose(struct fm_store *store, uint32_t chunk, uint32_t n)
 {
+	struct fm_tenants *tenants = &store->slots.tenants;
+	bool may = true;
+
+	for (uint32_t i = 0; i < tenants->count; i++)
+		tenants->list[i].lost_bytes = 0;
+	for (uint32_t i = 0; i < n; i++)
+		tenants->list[fm_store_tenant(store, store->victims[i])].lost_bytes +=
+			(uint64_t)store->nodes[store->victims[i]].pages * FM_SLOT_GRAIN;
+	for (uint32_t i = 0; i < n && may; i++) {
+		uint32_t entry = store->victims[i], tenant = fm_store_tenant(store, entry);
+
+		may = tenant == store->actor ||
+		      FM_LOW(store->index.entries[entry].place) == chunk ||
+		      fm_tenant_may_lose(&tenants->list[tenant]);
+	}
+	return may;
+}
+
+/* Picks all blocks of a chunk with their descendants; 0 when one of them cannot go. */
+static uint32_t gather_chunk(struct fm_store *store, uint32_t at, uint32_t sources)
+{
+	const struct fm_chunk *chunk = &store->slots.chunks[at];
 	uint32_t n = 0;
 
 	store->round++;
@@ -196,6 +241,8 @@ static uint32_t gather_chunk(struct fm_store *store, const struct fm_chunk *chun
 		if (chunk->entries[i] != NONE &&
 		    store->nodes[chunk->entries[i]].picked != store->round)
 			return 0;
+	if (!(sources & FROM_ALL) && !may_lose(store, at, n))
+		return 0;
 	for (uint32_t i = 0; i < n; i++)
 		store->policy->remove(store->policy_state, store->victims[i], store->now, true);
 	return n;
@@ -206,15 +253,62 @@ static bool is_other(const struct fm_chunk *chunk, uint32_t region, uint32_t pag
 	return chunk->region != region || chunk->pages != pages;
 }
 
-static uint32_t evict_chunk(struct fm_store *store, uint32_t region, uint32_t pages)
-{
-	uint32_t at, newer, n, freed;
+/* The chunks of those who may give, the longest unused first, over all of them. */
+struct chunk_walk {
+	uint32_t next[FM_TENANTS_MAX];
+};
 
-	for (at = store->slots.oldest; at != NONE; at = newer) {
-		newer = store->slots.chunks[at].newer;
+/* Where entries are short, what others have of them within their share would not help. */
+static bool may_give(const struct fm_store *store, const struct fm_tenant *tenant)
+{
+	return fm_tenant_may_give(tenant) &&
+	       (!store->needs_entry || tenant->entries > tenant->guaranteed_entries);
+}
+
+static void walk_start(struct fm_store *store, uint32_t sources, struct chunk_walk *walk)
+{
+	struct fm_tenants *tenants = &store->slots.tenants;
+
+	for (uint32_t i = 0; i < tenants->count; i++) {
+		const struct fm_tenant *tenant = &tenants->list[i];
+		bool is_source =
+			sources & FROM_ALL ||
+			(i == store->actor ? sources & FROM_OWN
+					   : sources & FROM_OTHERS && may_give(store, tenant));
+
+		walk->next[i] = is_source ? tenant->oldest : NONE;
+	}
+}
+
+/* NONE at the end. */
+static uint32_t walk_next(const struct fm_store *store, struct chunk_walk *walk)
+{
+	const struct fm_chunk *chunks = store->slots.chunks;
+	uint32_t first = NONE, at;
+
+	for (uint32_t i = 0; i < store->slots.tenants.count; i++)
+		if (walk->next[i] != NONE &&
+		    (first == NONE ||
+		     chunks[walk->next[i]].stamp < chunks[walk->next[first]].stamp))
+			first = i;
+	if (first == NONE)
+		return NONE;
+	at = walk->next[first];
+	walk->next[first] = chunks[at].newer;
+	return at;
+}
+
+static uint32_t evict_chunk(struct fm_store *store, uint32_t region, uint32_t pages,
+			    uint32_t sources)
+{
+	struct chunk_walk walk;
+	uint32_t at, n, freed;
+
+	walk_start(store, sources, &walk);
+	while ((at = walk_next(store, &walk)) != NONE) {
 		if (!is_other(&store->slots.chunks[at], region, pages))
 			continue;
-		n = gather_chunk(store, &store->slots.chunks[at]);
+		n = gather_chunk(store, at, sources);
 		freed = n ? sacrifice(store, n) : 0;
 		if (freed)
 			return freed;
@@ -222,32 +316,55 @@ static uint32_t evict_chunk(struct fm_store *store, uint32_t region, uint32_t pa
 	return 0;
 }
 
+/* What a tenant was promised goes above what others wish: their pins count no more. */
+static uint32_t claim_guarantee(struct fm_store *store, uint32_t region, uint32_t pages)
+{
+	bool ignored = store->ignores_pins;
+	uint32_t freed = evict_chunk(store, region, pages, FROM_OTHERS);
+
+	if (freed || ignored)
+		return freed;
+	store->ignores_pins = true;
+	freed = evict_chunk(store, region, pages, FROM_OTHERS);
+	store->ignores_pins = ignored;
+	return freed;
+}
+
 static uint32_t evict(struct fm_store *store, uint32_t region, uint32_t pages)
 {
+	const struct fm_tenant *actor = &store->slots.tenants.list[store->actor];
 	uint32_t list = fm_slots_class(region, pages);
 	uint32_t own = store->policy->take(store->policy_state, list, store->now);
-	uint32_t at = store->slots.oldest, freed;
+	uint32_t sources = fm_tenant_may_grow(actor) ? FROM_OWN | FROM_OTHERS : FROM_OWN;
+	struct chunk_walk walk;
+	uint32_t at, freed;
 	uint64_t stamp = UINT64_MAX;
 
 	if (own != NONE)
 		store->policy->back(store->policy_state, own);
 	fm_store_scan_leases(store);
+	if (fm_tenant_is_below_guarantee(actor) && !store->needs_entry) {
+		freed = claim_guarantee(store, region, pages);
+		if (freed)
+			return freed;
+	}
 	/* What of ours goes first may have come just now: then the chunk of ours that was used
 	 * longest ago is what another class's is compared with. */
 	if (own != NONE)
 		stamp = store->nodes[own].stamp;
-	for (; at != NONE && !is_other(&store->slots.chunks[at], region, pages);
-	     at = store->slots.chunks[at].newer)
+	walk_start(store, sources, &walk);
+	while ((at = walk_next(store, &walk)) != NONE &&
+	       !is_other(&store->slots.chunks[at], region, pages))
 		if (store->slots.chunks[at].stamp < stamp)
 			stamp = store->slots.chunks[at].stamp;
 	/* Another class gives a chunk when even the newest block in it is older than that, or when
 	 * our class has nothing to give. Entries alone (no slot) are freed by either. */
 	if (at != NONE && (own == NONE || store->slots.chunks[at].stamp < stamp)) {
-		freed = evict_chunk(store, region, pages);
+		freed = evict_chunk(store, region, pages, sources);
 		return freed ? freed : evict_from_class(store, list);
 	}
 	freed = evict_from_class(store, list);
-	return freed ? freed : evict_chunk(store, region, pages);
+	return freed ? freed : evict_chunk(store, region, pages, sources);
 }
 
 uint32_t fm_store_evict(struct fm_store *store, uint32_t region, uint32_t pages)
@@ -255,6 +372,9 @@ uint32_t fm_store_evict(struct fm_store *store, uint32_t region, uint32_t pages)
 	uint32_t freed;
 
 	store->ignores_pins = store->met_pin = false;
+	store->actor = store->slots.tenants.of_region[region];
+	store->needs_entry =
+		!fm_tenants_may_take_entry(&store->slots.tenants, region, store->free_count);
 	freed = evict(store, region, pages);
 	/* A pin is a wish: where nothing else may go, what is pinned goes. */
 	if (!freed && store->met_pin) {
@@ -271,12 +391,14 @@ uint32_t fm_store_evict_bytes(struct fm_store *store, uint64_t bytes)
 	uint32_t total = 0, freed;
 
 	store->ignores_pins = true; /* an administrator's order is above a client's wish */
+	store->actor = NONE;
+	store->needs_entry = false;
 	if (bytes > step)
 		bytes = step;
 	until = before > bytes ? before - bytes : 0;
 	fm_store_scan_leases(store);
 	/* Chunk by chunk gives memory back; a chunk with a block that stays gives its others. */
-	while (store->slots.used_bytes > until && (freed = evict_chunk(store, 0, 0)))
+	while (store->slots.used_bytes > until && (freed = evict_chunk(store, 0, 0, FROM_ALL)))
 		total += freed;
 	for (uint32_t at = 0; at < store->slots.count && store->slots.used_bytes > until; at++) {
 		const struct fm_chunk *chunk = &store->slots.chunks[at];

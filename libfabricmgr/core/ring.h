@@ -22,7 +22,7 @@ enum fm_op {
 	FM_OP_TOUCH = 6, /* no completion, never wakes the daemon, may be dropped */
 	FM_OP_REMOVE = 7,
 	FM_OP_INVALIDATE = 8,
-	FM_OP_HINT = 9, /* deadline_ns: pin; length: expected ns; reserved[0]: priority */
+	FM_OP_HINT = 9,	  /* deadline_ns: pin; length: expected ns; reserved[0]: priority */
 	FM_OP_FETCH = 10, /* @length: the same for all keys of one call */
 };
 
@@ -49,7 +49,7 @@ struct fm_completion {
 	uint64_t length;
 	struct fm_key key; /* OFFER: the private id */
 	uint32_t origin;   /* INVALIDATE: how many */
-	uint32_t reserved;
+	uint32_t quota;	   /* FM_ERR_LIMIT: enum fm_quota */
 };
 
 _Static_assert(sizeof(struct fm_submission) == 128, "two cache lines");

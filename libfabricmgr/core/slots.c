@@ -2,7 +2,7 @@
 /*
  * Chunks, their size classes and their order of use. Called by store.c only; pure but for
  * fm_chunk_ops. Invariant: a chunk is on exactly one of: a free list, a partial list, no list
- * (full).
+ * (full); and, with a slot in use, in its tenant's order of use.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +11,8 @@
 
 #define NONE FM_NO_ENTRY
 
-int fm_slots_create(struct fm_slots *slots, uint32_t chunks, const struct fm_chunk_ops *ops,
-		    void *context)
+int fm_slots_create(struct fm_slots *slots, uint32_t chunks, uint32_t entries_max,
+		    const struct fm_chunk_ops *ops, void *context)
 {
 	size_t classes = (FM_ARENAS_MAX + 1) * (size_t)FM_SLOTS_PER_CHUNK;
 
@@ -26,7 +26,7 @@ int fm_slots_create(struct fm_slots *slots, uint32_t chunks, const struct fm_chu
 	memset(slots->partial_heads, 0xff, classes * sizeof(uint32_t));
 	memset(slots->free_heads, 0xff, sizeof(slots->free_heads));
 	slots->count = chunks;
-	slots->oldest = slots->newest = NONE;
+	fm_tenants_init(&slots->tenants, chunks, entries_max);
 	slots->ops = ops;
 	slots->context = context;
 	for (uint32_t i = chunks; i-- > 0;) {
@@ -72,25 +72,28 @@ static void list_remove(struct fm_slots *slots, uint32_t *head, uint32_t at)
 
 static void order_append(struct fm_slots *slots, uint32_t at)
 {
-	slots->chunks[at].older = slots->newest;
+	struct fm_tenant *tenant = fm_tenant_of(&slots->tenants, slots->chunks[at].region);
+
+	slots->chunks[at].older = tenant->newest;
 	slots->chunks[at].newer = NONE;
-	if (slots->newest == NONE)
-		slots->oldest = at;
+	if (tenant->newest == NONE)
+		tenant->oldest = at;
 	else
-		slots->chunks[slots->newest].newer = at;
-	slots->newest = at;
+		slots->chunks[tenant->newest].newer = at;
+	tenant->newest = at;
 }
 
 static void order_remove(struct fm_slots *slots, uint32_t at)
 {
 	struct fm_chunk *chunk = &slots->chunks[at];
+	struct fm_tenant *tenant = fm_tenant_of(&slots->tenants, chunk->region);
 
 	if (chunk->older == NONE)
-		slots->oldest = chunk->newer;
+		tenant->oldest = chunk->newer;
 	else
 		slots->chunks[chunk->older].newer = chunk->newer;
 	if (chunk->newer == NONE)
-		slots->newest = chunk->older;
+		tenant->newest = chunk->older;
 	else
 		slots->chunks[chunk->newer].older = chunk->older;
 }
@@ -143,6 +146,7 @@ static int chunk_open(struct fm_slots *slots, uint32_t region, uint32_t pages, u
 	chunk->is_partial = true;
 	list_push(slots, partial_head(slots, chunk), at);
 	order_append(slots, at);
+	fm_tenant_of(&slots->tenants, region)->chunks++;
 	*out = at;
 	return 0;
 }
@@ -156,6 +160,8 @@ int fm_slots_take(struct fm_slots *slots, uint32_t region, uint32_t pages, uint3
 	int err;
 
 	if (at == NONE) {
+		if (!fm_tenant_may_grow(fm_tenant_of(&slots->tenants, region)))
+			return FM_ERR_LIMIT;
 		err = chunk_open(slots, region, pages, &at);
 		if (err)
 			return err;
@@ -170,6 +176,7 @@ int fm_slots_take(struct fm_slots *slots, uint32_t region, uint32_t pages, uint3
 		chunk->is_partial = false;
 	}
 	slots->used_bytes += (uint64_t)pages * FM_SLOT_GRAIN;
+	fm_tenants_count_block(&slots->tenants, region, (uint64_t)pages * FM_SLOT_GRAIN, 1);
 	fm_slots_touch(slots, at, stamp);
 	*chunk_out = at;
 	*slot_out = slot;
@@ -184,6 +191,8 @@ void fm_slots_give(struct fm_slots *slots, uint32_t at, uint32_t slot)
 	if (slot < chunk->hint)
 		chunk->hint = slot;
 	slots->used_bytes -= (uint64_t)chunk->pages * FM_SLOT_GRAIN;
+	fm_tenants_count_block(&slots->tenants, chunk->region,
+			       (uint64_t)chunk->pages * FM_SLOT_GRAIN, -1);
 	if (!chunk->is_partial) {
 		chunk->is_partial = true;
 		list_push(slots, partial_head(slots, chunk), at);
@@ -192,6 +201,7 @@ void fm_slots_give(struct fm_slots *slots, uint32_t at, uint32_t slot)
 		return;
 	list_remove(slots, partial_head(slots, chunk), at);
 	order_remove(slots, at);
+	fm_tenant_of(&slots->tenants, chunk->region)->chunks--;
 	free(chunk->entries);
 	chunk->entries = NULL;
 	chunk->pages = 0;
@@ -203,7 +213,7 @@ void fm_slots_give(struct fm_slots *slots, uint32_t at, uint32_t slot)
 void fm_slots_touch(struct fm_slots *slots, uint32_t at, uint64_t stamp)
 {
 	slots->chunks[at].stamp = stamp;
-	if (slots->newest == at)
+	if (fm_tenant_of(&slots->tenants, slots->chunks[at].region)->newest == at)
 		return;
 	order_remove(slots, at);
 	order_append(slots, at);

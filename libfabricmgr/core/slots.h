@@ -12,6 +12,7 @@
 
 #include "base/limits.h"
 #include "core/index.h"
+#include "core/tenants.h"
 
 /* Two names, of two headers. NOLINTNEXTLINE(misc-redundant-expression) */
 _Static_assert(FM_CHUNK_BYTES == FABRICMGR_CHUNK_BYTES, "one size for all sides");
@@ -28,7 +29,7 @@ struct fm_chunk {
 	uint32_t pages;	 /* size of a slot in FM_SLOT_GRAIN; 0: on a free list */
 	uint32_t used, slots;
 	uint32_t prev, next;   /* free list of its region, or partial list of its class */
-	uint32_t older, newer; /* order of use, of chunks that have slots */
+	uint32_t older, newer; /* order of use, of its tenant's chunks that have slots */
 	bool is_partial;
 	uint64_t stamp;	   /* when a block in it was last used */
 	uint32_t *entries; /* of each slot; FM_NO_ENTRY: free */
@@ -40,14 +41,14 @@ struct fm_slots {
 	uint32_t count;
 	uint32_t free_heads[FM_ARENAS_MAX + 1];
 	uint32_t *partial_heads; /* [region][pages - 1] */
-	uint32_t oldest, newest;
+	struct fm_tenants tenants;
 	uint64_t used_bytes;
 	const struct fm_chunk_ops *ops;
 	void *context;
 };
 
-int fm_slots_create(struct fm_slots *slots, uint32_t chunks, const struct fm_chunk_ops *ops,
-		    void *context);
+int fm_slots_create(struct fm_slots *slots, uint32_t chunks, uint32_t entries_max,
+		    const struct fm_chunk_ops *ops, void *context);
 void fm_slots_destroy(struct fm_slots *slots);
 
 static inline uint32_t fm_slots_pages(uint64_t length)
@@ -61,7 +62,8 @@ static inline uint32_t fm_slots_class(uint32_t region, uint32_t pages)
 	return region * FM_SLOTS_PER_CHUNK + pages - 1;
 }
 
-/* FM_ERR_POOL_FULL when no slot and no free chunk is left. */
+/* FM_ERR_POOL_FULL when no slot and no free chunk is left; FM_ERR_LIMIT when the region's tenant
+ * has as many chunks as it may have. */
 int fm_slots_take(struct fm_slots *slots, uint32_t region, uint32_t pages, uint32_t entry,
 		  uint64_t stamp, uint32_t *chunk, uint32_t *slot);
 void fm_slots_give(struct fm_slots *slots, uint32_t chunk, uint32_t slot);

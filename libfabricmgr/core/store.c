@@ -26,7 +26,7 @@ int fm_store_create(struct fm_store *store, void *index, size_t index_bytes,
 	err = fm_index_open(&store->index, index, index_bytes);
 	if (err)
 		return err;
-	err = fm_slots_create(&store->slots, chunks, ops, context);
+	err = fm_slots_create(&store->slots, chunks, store->index.entries_max, ops, context);
 	if (err)
 		return err;
 	entries = store->index.entries_max;
@@ -83,6 +83,11 @@ static void list_remove(struct fm_store *store, uint32_t *head, uint32_t entry)
 		store->nodes[node->next].prev = node->prev;
 }
 
+static uint64_t bytes_of(const struct fm_store *store, uint32_t entry)
+{
+	return (uint64_t)store->nodes[entry].pages * FM_SLOT_GRAIN;
+}
+
 static void set_state(struct fm_store *store, uint32_t entry, enum fabricmgr_block_state state)
 {
 	uint64_t *word = &store->index.entries[entry].word;
@@ -92,11 +97,24 @@ static void set_state(struct fm_store *store, uint32_t entry, enum fabricmgr_blo
 	fm_store_release(word, FABRICMGR_WORD(FABRICMGR_WORD_GENERATION(*word), state));
 }
 
+static struct fm_tenant *tenant_of(struct fm_store *store, uint32_t entry)
+{
+	return fm_tenant_of(&store->slots.tenants, FM_HIGH(store->index.entries[entry].place));
+}
+
+uint32_t fm_store_tenant(const struct fm_store *store, uint32_t entry)
+{
+	return store->slots.tenants.of_region[FM_HIGH(store->index.entries[entry].place)];
+}
+
 /* The entry leaves its slot; it is in no list any more. */
 static void entry_free(struct fm_store *store, uint32_t entry)
 {
 	struct fm_entry *e = &store->index.entries[entry];
+	uint32_t state = FABRICMGR_WORD_STATE(e->word);
 
+	if (state == FABRICMGR_BLOCK_STAGING || state == FABRICMGR_BLOCK_QUARANTINE)
+		tenant_of(store, entry)->staged_bytes -= bytes_of(store, entry);
 	/* Release: pairs with the acquires in fm_lease_take() and fm_pool_walk(); the fields of the
 	 * generation that ends were stored before. */
 	fm_store_release(&e->word, FABRICMGR_WORD(store->next_generation++, FABRICMGR_BLOCK_FREE));
@@ -122,7 +140,7 @@ static void owner_give_up(struct fm_store *store, struct fm_owner *owner, uint32
 {
 	list_remove(store, &owner->staged_head, entry);
 	owner->staged--;
-	owner->staged_bytes -= (uint64_t)store->nodes[entry].pages * FM_SLOT_GRAIN;
+	owner->staged_bytes -= bytes_of(store, entry);
 	store->nodes[entry].owner = NULL;
 }
 
@@ -130,7 +148,7 @@ static void owner_receive(struct fm_store *store, struct fm_owner *owner, uint32
 {
 	list_push(store, &owner->staged_head, entry);
 	owner->staged++;
-	owner->staged_bytes += (uint64_t)store->nodes[entry].pages * FM_SLOT_GRAIN;
+	owner->staged_bytes += bytes_of(store, entry);
 	store->nodes[entry].owner = owner;
 }
 
@@ -168,7 +186,7 @@ static int stage_entry(struct fm_store *store, struct fm_owner *owner, uint64_t 
 	struct fm_entry *e;
 	int err;
 
-	if (!store->free_count)
+	if (!fm_tenants_may_take_entry(&store->slots.tenants, owner->region, store->free_count))
 		return FM_ERR_POOL_FULL;
 	entry = store->free_entries[store->free_count - 1];
 	err = fm_slots_take(&store->slots, owner->region, pages, entry, ++store->tick, &chunk,
@@ -193,6 +211,7 @@ static int stage_entry(struct fm_store *store, struct fm_owner *owner, uint64_t 
 		.next_sibling = NONE,
 	};
 	owner_receive(store, owner, entry);
+	tenant_of(store, entry)->staged_bytes += bytes_of(store, entry);
 	set_state(store, entry, FABRICMGR_BLOCK_STAGING);
 	store->counters.staging++;
 	store->counters.stages++;
@@ -203,6 +222,7 @@ static int stage_entry(struct fm_store *store, struct fm_owner *owner, uint64_t 
 static void offer_remove(struct fm_store *store, uint32_t entry)
 {
 	list_remove(store, &store->offers_head, entry);
+	tenant_of(store, entry)->offers--;
 	store->offers--;
 }
 
@@ -230,6 +250,31 @@ static bool drop_oldest_offer(struct fm_store *store, uint32_t region, uint32_t 
 	return true;
 }
 
+static int refuse(struct fm_store *store, struct fm_owner *owner, enum fm_quota quota,
+		  const char *what, uint64_t max)
+{
+	owner->over = quota;
+	fm_tenant_of(&store->slots.tenants, owner->region)->refused++;
+	return fm_fail(FM_ERR_LIMIT, "%s %llu bytes", what, (unsigned long long)max);
+}
+
+static int check_staging(struct fm_store *store, struct fm_owner *owner, uint64_t length)
+{
+	const struct fm_tenant *tenant = fm_tenant_of(&store->slots.tenants, owner->region);
+	uint64_t bytes = (uint64_t)fm_slots_pages(length) * FM_SLOT_GRAIN, max;
+
+	if (owner->staging_max && owner->staged_bytes + bytes > owner->staging_max)
+		return refuse(store, owner, FM_QUOTA_CLIENT_STAGING,
+			      "what this client may have staged at a time:", owner->staging_max);
+	max = fm_tenants_staging_max(&store->slots.tenants, tenant);
+	/* All of the pool is no quota: then there is no room, and it is waited for. */
+	if (tenant->staged_bytes + bytes > max &&
+	    max < (uint64_t)store->slots.count * FABRICMGR_CHUNK_BYTES)
+		return refuse(store, owner, FM_QUOTA_STAGING,
+			      "what this tenant may have staged at a time:", max);
+	return 0;
+}
+
 int fm_store_stage(struct fm_store *store, struct fm_owner *owner, uint64_t length, uint32_t *entry)
 {
 	int err;
@@ -240,23 +285,30 @@ int fm_store_stage(struct fm_store *store, struct fm_owner *owner, uint64_t leng
 		return fm_fail(FM_ERR_LIMIT,
 			       "a block of %llu bytes: a block has 1 to %u bytes (one chunk)",
 			       (unsigned long long)length, FABRICMGR_CHUNK_BYTES);
-	if (owner->staging_max &&
-	    owner->staged_bytes + (uint64_t)fm_slots_pages(length) * FM_SLOT_GRAIN >
-		    owner->staging_max)
-		return fm_fail(FM_ERR_LIMIT, "this client may have %llu bytes staged at a time",
-			       (unsigned long long)owner->staging_max);
+	owner->over = FM_QUOTA_NONE;
+	err = check_staging(store, owner, length);
+	if (err)
+		return err;
 	for (;;) {
+		uint32_t pages = fm_slots_pages(length);
+
 		err = stage_entry(store, owner, length, entry);
 		if (!err)
 			FM_PROBE(stage, owner->id, *entry, length);
-		if (err != FM_ERR_POOL_FULL)
+		if (err != FM_ERR_POOL_FULL && err != FM_ERR_LIMIT)
 			return err;
 		if (fm_store_free_removed(store))
 			continue;
 		/* Each round frees at least one block, so this ends. */
-		if (!fm_store_evict(store, owner->region, fm_slots_pages(length)) &&
-		    !drop_oldest_offer(store, owner->region, fm_slots_pages(length)))
-			return FM_ERR_POOL_FULL;
+		if (fm_store_evict(store, owner->region, pages) ||
+		    drop_oldest_offer(store, owner->region, pages))
+			continue;
+		if (err == FM_ERR_POOL_FULL)
+			return err;
+		return refuse(store, owner, FM_QUOTA_MEMORY, "what this tenant may hold:",
+			      (uint64_t)fm_tenant_of(&store->slots.tenants, owner->region)
+					      ->limits.max_chunks *
+				      FABRICMGR_CHUNK_BYTES);
 	}
 }
 
@@ -300,6 +352,9 @@ int fm_store_seal(struct fm_store *store, struct fm_owner *owner, const struct f
 		store->counters.duplicates++;
 		return FM_ERR_EXISTS;
 	}
+	/* What another tenant was promised to keep is not this one's to take. */
+	if (old != NONE && fm_store_tenant(store, old) != fm_store_tenant(store, seal->entry))
+		return fm_fail(FM_ERR_PERMISSION, "the block of this key is another tenant's");
 	if (seal->parent)
 		parent = fm_index_find(&store->index, seal->parent, &word);
 	e = &store->index.entries[seal->entry];
@@ -332,6 +387,7 @@ int fm_store_seal(struct fm_store *store, struct fm_owner *owner, const struct f
 	if (parent != NONE)
 		link_parent(store, seal->entry, parent);
 	owner_give_up(store, owner, seal->entry);
+	tenant_of(store, seal->entry)->staged_bytes -= bytes_of(store, seal->entry);
 	store->nodes[seal->entry].stamp = ++store->tick;
 	fm_slots_touch(&store->slots, FM_LOW(e->place), store->tick);
 	fm_store_rank(store, seal->entry);
@@ -374,6 +430,10 @@ static void unlink_sealed(struct fm_store *store, uint32_t entry)
 
 void fm_store_free_sealed(struct fm_store *store, uint32_t entry)
 {
+	if (store->actor == NONE || store->actor == fm_store_tenant(store, entry))
+		tenant_of(store, entry)->evictions++;
+	else
+		tenant_of(store, entry)->taken++;
 	fm_index_remove(&store->index, entry);
 	unlink_sealed(store, entry);
 	entry_free(store, entry);
@@ -445,7 +505,7 @@ int fm_store_remove(struct fm_store *store, const struct fm_key *key)
 	return 0;
 }
 
-uint32_t fm_store_invalidate(struct fm_store *store, const uint8_t *ns)
+uint32_t fm_store_invalidate(struct fm_store *store, const uint8_t *ns, uint32_t tenant)
 {
 	uint32_t n = 0;
 
@@ -454,6 +514,7 @@ uint32_t fm_store_invalidate(struct fm_store *store, const uint8_t *ns)
 		struct fm_key key;
 
 		if (FABRICMGR_WORD_STATE(word) != FABRICMGR_BLOCK_SEALED ||
+		    (tenant != NONE && fm_store_tenant(store, entry) != tenant) ||
 		    memcmp(store->headers[entry].ns, ns, sizeof(store->headers[entry].ns)))
 			continue;
 		fm_key_load(store->index.entries[entry].key, &key);
@@ -481,14 +542,23 @@ int fm_store_discard(struct fm_store *store, struct fm_owner *owner, uint32_t en
 int fm_store_offer(struct fm_store *store, struct fm_owner *owner, uint32_t entry,
 		   uint32_t generation, const struct fm_key *id, uint64_t expires)
 {
+	struct fm_tenant *tenant;
+
+	owner->over = FM_QUOTA_NONE;
 	if (!is_staged_by(store, owner, entry, generation))
 		return not_staged(entry);
-	if (store->offers >= FM_OFFERS_MAX)
-		return fm_fail(FM_ERR_LIMIT, "%u blocks are on offer already", FM_OFFERS_MAX);
+	tenant = tenant_of(store, entry);
+	if (tenant->offers >= FM_OFFERS_MAX / store->slots.tenants.count) {
+		owner->over = FM_QUOTA_OFFERS;
+		tenant->refused++;
+	}
+	if (owner->over || store->offers >= FM_OFFERS_MAX)
+		return fm_fail(FM_ERR_LIMIT, "%u blocks are on offer already", tenant->offers);
 	owner_give_up(store, owner, entry);
 	store->nodes[entry].offer = *id;
 	store->nodes[entry].expires = expires;
 	list_push(store, &store->offers_head, entry);
+	tenant->offers++;
 	store->offers++;
 	return 0;
 }

@@ -18,6 +18,7 @@ struct fm_owner {
 	uint32_t region; /* arena that it writes; 0: read-only */
 	uint32_t staged_head, staged;
 	uint64_t staged_bytes, staging_max; /* as allocated; max 0: no limit */
+	enum fm_quota over; /* which one fm_store_stage() or offer refused by, with FM_ERR_LIMIT */
 	/* Its lease table, mapped read-only; contents are never trusted. */
 	const struct fabricmgr_lease *leases;
 	uint32_t lease_count;
@@ -51,7 +52,7 @@ struct fm_store {
 	uint32_t free_count;
 	uint32_t offers_head, offers, quarantine_head, removed_head;
 	uint32_t removed_fresh; /* since the leases were last looked at for them */
-	uint64_t removed_at; /* when to look at the removed ones again */
+	uint64_t removed_at;	/* when to look at the removed ones again */
 	uint32_t next_generation;
 	uint32_t scan, round;
 	uint64_t tick;
@@ -60,8 +61,10 @@ struct fm_store {
 	void *policy_state;
 	bool ignores_pins; /* of an eviction: nothing else may go */
 	bool met_pin;
-	uint64_t now;	/* what fm_store_expire() was told last */
-	uint32_t batch; /* victims of one eviction: FM_EVICT_BATCH; a simulation may want fewer */
+	uint32_t actor;	  /* the tenant that an eviction is for; FM_NO_ENTRY: for nobody's */
+	bool needs_entry; /* it is for an entry of the index */
+	uint64_t now;	  /* what fm_store_expire() was told last */
+	uint32_t batch;	  /* victims of one eviction: FM_EVICT_BATCH; a simulation may want fewer */
 	uint32_t *victims;
 	struct fm_store_counters counters;
 };
@@ -80,7 +83,8 @@ uint32_t fm_store_leases(struct fm_store *store, const struct fm_owner *owner);
 /* The block that the @i-th place of its table (below lease_count) leases, or FM_NO_ENTRY. */
 uint32_t fm_store_leased(const struct fm_store *store, const struct fm_owner *owner, uint32_t i);
 
-/* FM_ERR_POOL_FULL: nothing may go now; a later try may succeed. */
+/* FM_ERR_POOL_FULL: nothing may go now; a later try may succeed. FM_ERR_LIMIT with owner->over
+ * FM_QUOTA_MEMORY: the same of the tenant's own blocks. */
 int fm_store_stage(struct fm_store *store, struct fm_owner *owner, uint64_t length,
 		   uint32_t *entry);
 struct fm_store_seal {
@@ -97,10 +101,13 @@ int fm_store_offer(struct fm_store *store, struct fm_owner *owner, uint32_t entr
 		   uint32_t generation, const struct fm_key *id, uint64_t expires);
 int fm_store_adopt(struct fm_store *store, struct fm_owner *owner, const struct fm_key *id,
 		   uint32_t *entry);
-/* Removal (remove.c): not found from now on; freed when no lease holds it any more. */
+/* Removal: not found from now on; freed when no lease holds it any more. */
 int fm_store_remove(struct fm_store *store, const struct fm_key *key);
-/* Every sealed block whose header has @ns, 16 bytes; how many. */
-uint32_t fm_store_invalidate(struct fm_store *store, const uint8_t *ns);
+/* Every sealed block of @tenant's whose header has @ns, 16 bytes; how many. @tenant FM_NO_ENTRY: of
+ * anybody's. */
+uint32_t fm_store_invalidate(struct fm_store *store, const uint8_t *ns, uint32_t tenant);
+/* The tenant that @entry is charged to. */
+uint32_t fm_store_tenant(const struct fm_store *store, uint32_t entry);
 /* Frees the removed blocks that nobody holds; how many. */
 uint32_t fm_store_free_removed(struct fm_store *store);
 /* The block was used: it and its ancestors are the last to go. Wrong names are ignored. */

@@ -148,6 +148,7 @@ struct fm_attach_options {
 	uint32_t leases;	/* size of the lease table; 0: 4096 */
 	const char *name;	/* what the daemon shows for it; NULL: the program's name */
 	uint64_t deadline_ns;	/* how long to wait for the daemon, relative; 0: 5 s */
+	const char *tenant;	/* to act for; NULL: $FABRICMGR_TENANT, else the first that may */
 };
 
 #define FM_ATTACH_READ_ONLY (1u << 0) /* never stages; arenas are mapped read-only */
@@ -161,6 +162,11 @@ FM_API int fm_pool_attach(const struct fm_attach_options *options, struct fm_poo
 FM_API void fm_pool_detach(struct fm_pool *pool);
 /* False once the daemon is gone: mapped memory stays readable, but reattach for new blocks. */
 FM_API bool fm_pool_is_connected(const struct fm_pool *pool);
+
+/* Whom this attachment acts for, and the salt that keeps its names apart from other tenants': for
+ * fm_namespace.tenant_salt. Valid until detach; "" without. The salt is a secret of the tenant. */
+FM_API const char *fm_pool_tenant(const struct fm_pool *pool);
+FM_API const char *fm_pool_salt(const struct fm_pool *pool);
 
 struct fm_pool_info {
 	uint32_t size;		 /* sizeof, set by the caller */
@@ -483,12 +489,45 @@ struct fm_block_info {
 FM_API int fm_pool_walk(struct fm_pool *pool, uint32_t *cursor, struct fm_block_info *out);
 
 struct fm_client_info {
-	uint32_t id, pid, uid, flags;
+	uint32_t id, pid, uid;
+	uint32_t flags; /* FM_ATTACH_…; its tenant's number in the upper half */
 	uint32_t leases, staged;
 	char name[48];
 };
-/* The attached clients, up to @max; returns how many there are. */
+#define FM_CLIENT_TENANT(flags) ((flags) >> 16)
+/* The attached clients, up to @max; returns how many there are. Of one's own tenant only, but for
+ * those who may operate the pool. */
 FM_API int64_t fm_pool_clients(struct fm_pool *pool, struct fm_client_info *out, size_t max);
+
+/*
+ * What a tenant may have; 0: no limit of its own, nothing guaranteed. Memory is counted as it is
+ * given out, in chunks of FM_CHUNK_BYTES: a guarantee is rounded up, a maximum down.
+ */
+struct fm_tenant_quotas {
+	uint64_t guaranteed_bytes; /* that no other tenant's need takes away */
+	uint64_t max_bytes;	   /* beyond them its own blocks go */
+	uint64_t staging_bytes;	   /* in blocks being filled */
+	uint64_t requests;	   /* that wait for an answer: for room, for NVMe */
+};
+
+struct fm_tenant_info {
+	uint32_t size;	 /* sizeof, set by the caller in the first one */
+	uint32_t number; /* as in FM_CLIENT_TENANT(); 0: who is no other tenant's */
+	char name[32], group[32];
+	struct fm_tenant_quotas quotas;
+	uint64_t held_bytes; /* of memory, in whole chunks: what the quotas count */
+	uint64_t used_bytes; /* of it in blocks */
+	uint64_t staged_bytes, requests, blocks;
+	uint64_t evictions; /* of its blocks, for its own sake; taken: for another tenant's */
+	uint64_t taken;
+	uint64_t refused; /* by a quota */
+	uint32_t clients;
+	uint32_t reserved;
+};
+
+/* The tenants of the pool, up to @max: one's own only, but for those who may operate the pool.
+ * Returns how many. */
+FM_API int64_t fm_pool_tenants(struct fm_pool *pool, struct fm_tenant_info *out, size_t max);
 
 /* ---- operating the pool: by root and the daemon's own user (else FM_ERR_PERMISSION) -------- */
 
@@ -515,6 +554,12 @@ FM_API int64_t fm_pool_evict(struct fm_pool *pool, uint64_t bytes, uint64_t *fre
  */
 FM_API int fm_pool_drain(struct fm_pool *pool, bool is_draining);
 
+#define FM_QUOTA_KEEP UINT64_MAX
+/* Changes a tenant's quotas until the daemon reads its configuration again; FM_QUOTA_KEEP leaves
+ * one as it is. FM_ERR_LIMIT: the guarantees would be above the pool. FM_ERR_NOT_FOUND. */
+FM_API int fm_pool_set_quotas(struct fm_pool *pool, const char *tenant,
+			      const struct fm_tenant_quotas *quotas);
+
 /* ---- a pool in this process: the daemon, and programs that embed one ---------------------- */
 
 struct fm_server;
@@ -522,6 +567,18 @@ struct fm_server;
 /* What a pool is made of; a block is at most that long. */
 #define FM_CHUNK_BYTES	   (4u << 20)
 #define FM_POOL_BYTES_MIN  (2ull * FM_CHUNK_BYTES)
+
+#define FM_TENANT_DEFAULT "default"
+
+struct fm_tenant_options {
+	uint32_t size;			/* sizeof(struct fm_tenant_options) */
+	uint32_t n_uids, n_gids;	/* at most 64 each */
+	uint32_t reserved;		/* 0 */
+	const char *name;		/* 1 to 31 bytes, not that of another */
+	const char *salt;		/* at most 63 bytes; NULL: "" */
+	const uint32_t *uids, *gids;	/* who may act for it, besides root and the server's user */
+	struct fm_tenant_quotas quotas;
+};
 
 struct fm_server_options {
 	uint32_t size;		  /* sizeof(struct fm_server_options) */
@@ -541,6 +598,12 @@ struct fm_server_options {
 	const char *nvme_path; /* a file or block device for sealed blocks; NULL: none */
 	uint64_t nvme_bytes;   /* of the file; 0: as it is */
 	uint32_t nvme_flags;   /* FM_NVME_… */
+	uint32_t n_tenants;    /* at most 31 */
+	/* Who shares the pool, besides the tenant "default" of root, the server's own user, @uids
+	 * and @gids; then both lists empty mean nobody else. Copied. */
+	const struct fm_tenant_options *tenants;
+	const char *group;    /* name of the sharing group; NULL: "default" */
+	uint64_t other_bytes; /* what other pools of this process will take of the memory */
 };
 
 /* A block counts as stored once it is written, not only when a flush is over: it outlives the
@@ -566,6 +629,10 @@ FM_API int fm_server_check(const struct fm_server_options *options, struct fm_se
 FM_API int fm_server_create(const struct fm_server_options *options, struct fm_server **out);
 /* Serves until fm_server_stop(). Call it from the thread that shall be the index's one writer. */
 FM_API int fm_server_run(struct fm_server *server);
+/* Other users, groups and quotas for the same tenants in the same order, from any thread while the
+ * server runs; the rest of @options is not looked at. FM_ERR_UNSUPPORTED: other tenants. */
+FM_API int fm_server_set_tenants(struct fm_server *server,
+				 const struct fm_server_options *options);
 /* From any thread or a signal handler. */
 FM_API void fm_server_stop(struct fm_server *server);
 /* A connected socket for fm_attach_options.fd, from any thread while the server runs. */
@@ -584,7 +651,7 @@ struct fm_resp_options {
 	uint32_t n_listen;		 /* 1 to 4 */
 	const char *const *listen;	 /* "unix:/path" or "127.0.0.1:6379" (IPv4) */
 	struct fm_attach_options attach; /* of the pool; a connected fd is taken over */
-	const char *tenant;		 /* salt of the namespace; NULL: "" */
+	const char *tenant;		 /* salt of the namespace; NULL: that of attach's tenant */
 	const char *password;		 /* of the user "default"; NULL: none is asked for */
 	bool is_behind_proxy;		 /* TLS ends before us: other than loopback is allowed */
 	uint64_t name_bytes;		 /* for the names that SCAN lists; 0: no SCAN */

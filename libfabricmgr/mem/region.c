@@ -96,27 +96,30 @@ static double mebibytes(uint64_t bytes)
 }
 
 int fm_memory_check(const struct fm_memory *memory, const struct fm_cgroup_memory *group,
-		    uint64_t pool_bytes, uint64_t table_bytes)
+		    uint64_t pool_bytes, uint64_t table_bytes, uint64_t other_bytes)
 {
-	uint64_t available, needed = table_bytes;
+	uint64_t available, needed = table_bytes + other_bytes;
+	char sum[160], others[64] = "";
 
 	if (memory->rung == FM_RUNG_MEMFD)
 		needed += pool_bytes; /* huge pages were counted by fm_memory_choose() */
+	if (other_bytes)
+		snprintf(others, sizeof(others), " + other groups %.1f MiB",
+			 mebibytes(other_bytes));
+	snprintf(sum, sizeof(sum), "pool %.1f MiB + tables %.1f MiB%s = %.1f MiB",
+		 mebibytes(needed - table_bytes - other_bytes), mebibytes(table_bytes), others,
+		 mebibytes(needed));
 	/* Without /proc the kernel will say. */
 	if (meminfo("MemAvailable", &available) && needed > available * 1024)
 		return fm_fail(FM_ERR_NO_MEMORY,
-			       "pool %.1f MiB + tables %.1f MiB = %.1f MiB, but only %.1f MiB of "
-			       "memory are available; choose a smaller size",
-			       mebibytes(needed - table_bytes), mebibytes(table_bytes),
-			       mebibytes(needed), mebibytes(available * 1024));
+			       "%s, but only %.1f MiB of memory are available; choose a smaller "
+			       "size",
+			       sum, mebibytes(available * 1024));
 	if (group && needed > group->limit - group->used)
 		return fm_fail(FM_ERR_NO_MEMORY,
-			       "pool %.1f MiB + tables %.1f MiB = %.1f MiB, but the control group "
-			       "%s may have %.1f MiB and %.1f MiB of them are in use; choose a "
-			       "smaller size or raise its memory.max",
-			       mebibytes(needed - table_bytes), mebibytes(table_bytes),
-			       mebibytes(needed), group->path, mebibytes(group->limit),
-			       mebibytes(group->used));
+			       "%s, but the control group %s may have %.1f MiB and %.1f MiB of "
+			       "them are in use; choose a smaller size or raise its memory.max",
+			       sum, group->path, mebibytes(group->limit), mebibytes(group->used));
 	return 0;
 }
 

@@ -23,9 +23,9 @@ const char *fm_rung_name(enum fm_rung rung);
 int fm_memory_choose(const char *wanted, uint64_t bytes, struct fm_memory *out);
 struct fm_cgroup_memory;
 /* FM_ERR_NO_MEMORY, with the sum, when @pool_bytes and @table_bytes do not fit into the machine's
- * memory or into what @group (NULL: no limit) leaves. */
+ * memory or into what @group (NULL: no limit) leaves, beside @other_bytes of this process. */
 int fm_memory_check(const struct fm_memory *memory, const struct fm_cgroup_memory *group,
-		    uint64_t pool_bytes, uint64_t table_bytes);
+		    uint64_t pool_bytes, uint64_t table_bytes, uint64_t other_bytes);
 
 /* A sparse file of mode 0600 whose size is sealed. Returns the descriptor or an error. */
 int fm_region_create(enum fm_rung rung, const char *name, uint64_t bytes);

@@ -57,6 +57,16 @@ bool fm_pool_is_connected(const struct fm_pool *pool)
 	return !fm_pool_check(pool, false) && !fm_pool_probe((struct fm_pool *)pool);
 }
 
+const char *fm_pool_tenant(const struct fm_pool *pool)
+{
+	return pool ? pool->tenant : "";
+}
+
+const char *fm_pool_salt(const struct fm_pool *pool)
+{
+	return pool ? pool->salt : "";
+}
+
 uint32_t fm_pool_client_id(const struct fm_pool *pool)
 {
 	return pool ? pool->client_id : 0;
@@ -187,6 +197,54 @@ int fm_pool_drain(struct fm_pool *pool, bool is_draining)
 	int err = fm_pool_check(pool, true);
 
 	return err ? err : request_reply(pool, &request, &reply);
+}
+
+int64_t fm_pool_tenants(struct fm_pool *pool, struct fm_tenant_info *out, size_t max)
+{
+	struct fm_wire_request request = {.head.type = FM_WIRE_TENANTS_AFTER};
+	struct fm_wire_reply reply;
+	uint32_t size = out && max ? out->size : sizeof(*out);
+	int64_t total = 0;
+	int err = fm_pool_check(pool, true);
+
+	if (err)
+		return err;
+	if (size < offsetof(struct fm_tenant_info, reserved))
+		return fm_fail(FM_ERR_INVALID, "fm_tenant_info.size is not set");
+	do {
+		err = request_reply(pool, &request, &reply);
+		if (err)
+			return err;
+		for (uint32_t i = 0; i < reply.tenants.n && i < FM_WIRE_TENANTS; i++, total++) {
+			struct fm_tenant_info *info = &reply.tenants.tenants[i];
+			char *to = (char *)out + (uint64_t)total * size;
+
+			request.argument = info->number + 1;
+			info->size = size;
+			if ((size_t)total < max)
+				memcpy(to, info, size < sizeof(*info) ? size : sizeof(*info));
+		}
+	} while (reply.tenants.n == FM_WIRE_TENANTS);
+	return total;
+}
+
+int fm_pool_set_quotas(struct fm_pool *pool, const char *tenant,
+		       const struct fm_tenant_quotas *quotas)
+{
+	struct fm_wire_request request = {.head.type = FM_WIRE_QUOTAS};
+	struct fm_wire_reply reply;
+	int err = fm_pool_check(pool, true);
+
+	if (err)
+		return err;
+	if (!tenant || !quotas || strlen(tenant) >= sizeof(request.tenant))
+		return fm_fail(FM_ERR_INVALID, "give the name of a tenant and its quotas");
+	strcpy(request.tenant, tenant);
+	request.values[0] = quotas->guaranteed_bytes;
+	request.values[1] = quotas->max_bytes;
+	request.values[2] = quotas->staging_bytes;
+	request.values[3] = quotas->requests;
+	return request_reply(pool, &request, &reply);
 }
 
 int64_t fm_pool_clients(struct fm_pool *pool, struct fm_client_info *out, size_t max)
@@ -331,6 +389,8 @@ static int map_shared(struct fm_pool *pool, const struct fm_wire_hello *hello, c
 	pool->client_id = hello->client_id;
 	pool->has_nvme = hello->features & FM_WIRE_HAS_NVME;
 	pool->region = hello->region;
+	snprintf(pool->tenant, sizeof(pool->tenant), "%.31s", hello->tenant);
+	snprintf(pool->salt, sizeof(pool->salt), "%.63s", hello->salt);
 	pool->index_bytes = hello->index_bytes;
 	pool->header_bytes = hello->header_bytes;
 	pool->lease_bytes = hello->lease_bytes;
@@ -361,7 +421,13 @@ static int say_hello(struct fm_pool *pool, const struct fm_attach_options *optio
 	};
 	int fds[FM_WIRE_FDS], n_fds = FM_WIRE_FDS, err;
 	struct fm_wire_reply reply;
+	const char *tenant;
 
+	tenant = options->tenant ? options->tenant : getenv("FABRICMGR_TENANT");
+	if (tenant && strlen(tenant) >= sizeof(request.tenant))
+		return fm_fail(FM_ERR_LIMIT, "tenant %.64s: a name has at most %zu bytes", tenant,
+			       sizeof(request.tenant) - 1);
+	snprintf(request.tenant, sizeof(request.tenant), "%s", tenant ? tenant : "");
 	snprintf(request.name, sizeof(request.name), "%s",
 		 options->name ? options->name : program_invocation_short_name);
 	err = exchange(pool, &request, &reply, fds, &n_fds, deadline);
@@ -431,15 +497,18 @@ static struct fm_pool *pool_new(void)
 	return pool;
 }
 
-int fm_pool_attach(const struct fm_attach_options *options, struct fm_pool **out)
+int fm_pool_attach(const struct fm_attach_options *given, struct fm_pool **out)
 {
-	const char *path = options ? options->socket : NULL;
+	struct fm_attach_options known = {0}, *options = &known;
+	const char *path = given ? given->socket : NULL;
 	struct fm_pool *pool;
 	uint64_t deadline;
 	int err = 0;
 
-	if (!options || !out || options->size < sizeof(*options) ||
-	    options->flags & ~(FM_ATTACH_READ_ONLY | FM_ATTACH_DEVICES))
+	/* A caller of an earlier version knows no tenants. */
+	if (given && given->size >= offsetof(struct fm_attach_options, tenant))
+		memcpy(&known, given, given->size < sizeof(known) ? given->size : sizeof(known));
+	if (!out || !known.size || options->flags & ~(FM_ATTACH_READ_ONLY | FM_ATTACH_DEVICES))
 		return fm_fail(FM_ERR_INVALID, "fm_attach_options: size or flags are not of this "
 					       "version");
 	if (options->leases > FABRICMGR_LEASES_MAX)

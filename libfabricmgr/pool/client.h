@@ -48,6 +48,7 @@ struct fm_pool {
 	_Atomic bool is_gone; /* the daemon is not there any more */
 	uint32_t fork_value; /* see base/fork.h */
 	uint32_t client_id, region, flags;
+	char tenant[32], salt[64];
 	bool has_nvme;
 	/* Relaxed: only has to differ between calls. */
 	_Atomic uint64_t fetch_calls;

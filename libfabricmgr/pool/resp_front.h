@@ -138,6 +138,7 @@ struct resp_listener {
 struct fm_resp {
 	struct fm_pool *pool;
 	struct fm_attach_options attach;
+	char *tenant; /* salt of @ns; NULL: that of the pool's tenant */
 	struct fm_digest ns;
 	pthread_mutex_t lock; /* of what other threads see: @password and @shown */
 	char *password;	      /* with or without one (has_password) is for life */

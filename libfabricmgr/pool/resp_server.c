@@ -651,8 +651,7 @@ static void make_namespace(const char *tenant, struct fm_digest *ns)
 {
 	char text[256];
 
-	snprintf(text, sizeof(text), "fabricmgr redis front end, version 1, tenant %s",
-		 tenant ? tenant : "");
+	snprintf(text, sizeof(text), "fabricmgr redis front end, version 1, tenant %s", tenant);
 	SHA256((const unsigned char *)text, strlen(text), ns->bytes);
 }
 
@@ -675,8 +674,9 @@ int fm_resp_create(const struct fm_resp_options *options, struct fm_resp **out)
 	front->scratch = malloc(SCRATCH_BYTES);
 	front->password = options->password ? strdup(options->password) : NULL;
 	front->has_password = options->password;
-	make_namespace(options->tenant, &front->ns);
-	if (!front->scratch || (options->password && !front->password))
+	front->tenant = options->tenant ? strdup(options->tenant) : NULL;
+	if (!front->scratch || (options->password && !front->password) ||
+	    (options->tenant && !front->tenant))
 		err = fm_fail(FM_ERR_NO_MEMORY, "no memory for a Redis front end");
 	if (!err)
 		err = resp_holds_create(&front->holds);
@@ -735,6 +735,7 @@ int fm_resp_run(struct fm_resp *front)
 	err = fm_pool_attach(&front->attach, &front->pool);
 	if (err)
 		return err;
+	make_namespace(front->tenant ? front->tenant : fm_pool_salt(front->pool), &front->ns);
 	if (!front->hold_bytes) {
 		struct fm_pool_info info = {.size = sizeof(info)};
 
@@ -814,6 +815,7 @@ void fm_resp_destroy(struct fm_resp *front)
 	}
 	if (front->stop_event >= 0)
 		close(front->stop_event);
+	free(front->tenant);
 	resp_holds_destroy(&front->holds, NULL);
 	resp_names_destroy(&front->names);
 	drop_password(front->password);

@@ -31,9 +31,9 @@
 static int chunk_populate(void *context, uint32_t region, uint32_t chunk)
 {
 	struct fm_server *server = context;
-	int err = fm_region_populate(server->arenas[region - 1].fd,
-				     (uint64_t)chunk * FABRICMGR_CHUNK_BYTES,
-				     FABRICMGR_CHUNK_BYTES);
+	int err =
+		fm_region_populate(server->arenas[region - 1].fd,
+				   (uint64_t)chunk * FABRICMGR_CHUNK_BYTES, FABRICMGR_CHUNK_BYTES);
 
 	if (!err)
 		fm_tiering_chunk(server->tiering, region, chunk, true);
@@ -51,16 +51,18 @@ static void chunk_punch(void *context, uint32_t region, uint32_t chunk)
 
 static const struct fm_chunk_ops chunk_ops = {.populate = chunk_populate, .punch = chunk_punch};
 
-int64_t fm_server_arena(struct fm_server *server, uint32_t uid)
+int64_t fm_server_arena(struct fm_server *server, uint32_t tenant, uint32_t uid)
 {
 	struct fm_arena *arena;
 
 	for (uint32_t i = 0; i < server->arena_count; i++)
-		if (server->arenas[i].uid == uid)
+		if (server->arenas[i].tenant == tenant && server->arenas[i].uid == uid)
 			return i + 1;
 	if (server->arena_count == FM_ARENAS_MAX)
-		return fm_fail(FM_ERR_LIMIT, "%u uids write to this pool already", FM_ARENAS_MAX);
+		return fm_fail(FM_ERR_LIMIT, "%u uids of tenants write to this pool already",
+			       FM_ARENAS_MAX);
 	arena = &server->arenas[server->arena_count];
+	arena->tenant = tenant;
 	arena->uid = uid;
 	arena->fd = fm_region_create(server->memory.rung, "fabricmgr-arena", server->pool_bytes);
 	if (arena->fd < 0)
@@ -70,7 +72,8 @@ int64_t fm_server_arena(struct fm_server *server, uint32_t uid)
 		close(arena->fd);
 		return arena->read_only_fd;
 	}
-	return ++server->arena_count;
+	fm_tenants_set_region(&server->store.slots.tenants, ++server->arena_count, tenant);
+	return server->arena_count;
 }
 
 /* A table that the daemon writes and everybody else reads: mapped here, @fd for them. */
@@ -130,7 +133,8 @@ static int check_memory(struct fm_server *server, const struct fm_server_options
 	err = fm_memory_choose(options->memory, server->pool_bytes, &server->memory);
 	return err ? err
 		   : fm_memory_check(&server->memory, is_limited ? &group : NULL,
-				     server->pool_bytes, table_bytes(server, *policy));
+				     server->pool_bytes, table_bytes(server, *policy),
+				     options->other_bytes);
 }
 
 static int create_memory(struct fm_server *server, const struct fm_server_options *options)
@@ -242,7 +246,9 @@ static void on_handover(void *context)
 	int fd;
 
 	while (read(server->handover[0], &fd, sizeof(fd)) == sizeof(fd))
-		if (fm_session_create(server, fd))
+		if (fd == FM_HANDOVER_TENANTS)
+			fm_server_tenants_changed(server);
+		else if (fm_session_create(server, fd))
 			fm_log(FM_LOG_WARNING, FM1103 "a client was turned away: %s",
 			       fm_error_detail());
 }
@@ -291,18 +297,9 @@ static int check_options(struct fm_server *server, const struct fm_server_option
 	server->entries_max = (uint32_t)entries;
 	server->index_bytes = fm_index_bytes(server->entries_max);
 	server->header_bytes = (uint64_t)server->entries_max * sizeof(struct fm_header);
-	if (options->n_uids > FM_ALLOWED_MAX || options->n_gids > FM_ALLOWED_MAX)
-		return fm_fail(FM_ERR_LIMIT, "at most %u users and %u groups may be named",
-			       FM_ALLOWED_MAX, FM_ALLOWED_MAX);
 	server->client_staging_bytes = options->client_staging_bytes;
-	server->n_uids = options->n_uids;
-	server->n_gids = options->n_gids;
-	for (uint32_t i = 0; i < options->n_uids; i++)
-		server->uids[i] = options->uids[i];
-	for (uint32_t i = 0; i < options->n_gids; i++)
-		server->gids[i] = options->gids[i];
 	server->quarantine_ns = options->quarantine_ns ? options->quarantine_ns : FM_QUARANTINE_NS;
-	return 0;
+	return fm_server_tenants_take(options, server->chunks, server->tenants);
 }
 
 int fm_server_check(const struct fm_server_options *options, struct fm_server_needs *needs)
@@ -347,6 +344,8 @@ int fm_server_create(const struct fm_server_options *options, struct fm_server *
 	err = check_options(server, options);
 	if (!err)
 		err = create_memory(server, options);
+	if (!err)
+		fm_server_tenants_start(server, options);
 	if (!err)
 		err = fm_loop_create(&server->loop);
 	if (err)
@@ -398,7 +397,9 @@ void fm_server_destroy(struct fm_server *server)
 		fm_session_end(server->sessions);
 	/* Connections that were handed over and never served. */
 	while (server->handover[0] >= 0 && read(server->handover[0], &fd, sizeof(fd)) == sizeof(fd))
-		close(fd);
+		close_fd(fd);
+	/* Relaxed: nobody else has the server any more. */
+	free(atomic_load_explicit(&server->next_tenants, memory_order_relaxed));
 	fm_tiering_destroy(server->tiering);
 	server->tiering = NULL;
 	fm_loop_destroy(server->loop);
@@ -496,7 +497,7 @@ int fm_server_wait_for_room(struct fm_session *session, uint64_t tag, uint64_t l
 	struct fm_server *server = session->server;
 	struct fm_waiter *waiter;
 
-	if (session->waiting >= FM_WAITERS_MAX)
+	if (session->waiting >= FM_WAITERS_MAX || !fm_session_may_wait(session))
 		return FM_ERR_LIMIT;
 	waiter = calloc(1, sizeof(*waiter));
 	if (!waiter)
@@ -506,15 +507,25 @@ int fm_server_wait_for_room(struct fm_session *session, uint64_t tag, uint64_t l
 	waiter->length = length;
 	waiter->deadline = deadline;
 	session->waiting++;
+	server->tenant_waiters[session->tenant]++;
 	*server->waiters_end = waiter;
 	server->waiters_end = &waiter->next;
 	return 0;
+}
+
+void fm_server_unlink_waiter(struct fm_server *server, struct fm_waiter **link)
+{
+	struct fm_waiter *waiter = *link;
+
+	*link = waiter->next;
+	server->tenant_waiters[waiter->session->tenant]--;
 }
 
 /* Tries the waiting requests in the order in which they came. */
 static void retry_waiters(struct fm_server *server, uint64_t now)
 {
 	uint32_t full_region = 0, full_pages = 0;
+	int full_err = FM_ERR_POOL_FULL;
 	struct fm_waiter **link = &server->waiters;
 
 	if (!*link)
@@ -523,21 +534,24 @@ static void retry_waiters(struct fm_server *server, uint64_t now)
 		struct fm_waiter *waiter = *link;
 		struct fm_session *session = waiter->session;
 		uint32_t pages = fm_slots_pages(waiter->length), entry = 0;
-		int err = FM_ERR_POOL_FULL;
+		int err = full_err;
 
 		/* What had no room a moment ago for one has none for the next. */
 		if (session->owner.region != full_region || pages != full_pages)
 			err = fm_store_stage(&server->store, &session->owner, waiter->length,
 					     &entry);
-		if (err == FM_ERR_POOL_FULL) {
+		/* At its maximum, a tenant waits for its own blocks as others do for any. */
+		if (err == FM_ERR_POOL_FULL ||
+		    (err == FM_ERR_LIMIT && session->owner.over == FM_QUOTA_MEMORY)) {
 			full_region = session->owner.region;
 			full_pages = pages;
+			full_err = err;
 			if (waiter->deadline > now) {
 				link = &waiter->next;
 				continue;
 			}
 		}
-		*link = waiter->next;
+		fm_server_unlink_waiter(server, link);
 		session->waiting--;
 		fm_session_answer(session, waiter->tag, err, entry);
 		free(waiter);

@@ -17,10 +17,18 @@
 #include "pool/tiering.h"
 #include "pool/wire.h"
 
-/* The memory that one uid's clients write; region id = place in the table + 1. */
+/* The memory that one uid's clients of one tenant write; region id = place in the table + 1. */
 struct fm_arena {
-	uint32_t uid;
+	uint32_t tenant, uid;
 	int fd, read_only_fd;
+};
+
+/* tenants.c; the accounts stand in the store. */
+struct fm_server_tenant {
+	char name[32], salt[64];
+	uint32_t uids[FM_ALLOWED_MAX], gids[FM_ALLOWED_MAX], n_uids, n_gids;
+	bool is_open; /* to whoever can open the socket */
+	struct fm_tenant_quotas quotas;
 };
 
 struct fm_session {
@@ -33,8 +41,8 @@ struct fm_session {
 	uint64_t lease_bytes, hello_by;
 	bool is_attached;
 	bool is_blocked; /* has submissions, but no room for their completions */
-	uint32_t pid, uid, flags;
-	uint32_t waiting; /* answers that are due: stage requests, fetches, removals */
+	uint32_t pid, uid, flags, tenant;
+	uint32_t waiting;      /* answers that are due: stage requests, fetches, removals */
 	uint64_t broken_fetch; /* the call whose chain has ended */
 	char name[48];
 };
@@ -60,7 +68,12 @@ struct fm_server {
 	struct fm_header *headers;
 	uint64_t incarnation, quarantine_ns;
 	uint64_t client_staging_bytes;
-	uint32_t uids[FM_ALLOWED_MAX], gids[FM_ALLOWED_MAX], n_uids, n_gids;
+	char group[32];
+	struct fm_server_tenant tenants[FM_TENANTS_MAX];
+	uint32_t tenant_count;
+	/* Exchanged, acquire and release: from fm_server_set_tenants() to the serving thread. */
+	_Atomic(struct fm_server_tenant *) next_tenants;
+	uint32_t tenant_waiters[FM_TENANTS_MAX]; /* of @waiters */
 	struct fm_session *sessions;
 	uint32_t session_count, next_client_id;
 	struct fm_waiter *waiters, **waiters_end;
@@ -83,10 +96,37 @@ void fm_session_complete(struct fm_session *session, const struct fm_completion 
 /* Completes a stage request with @result and, when that is 0, the place of @entry. */
 void fm_session_answer(struct fm_session *session, uint64_t tag, int result, uint32_t entry);
 
-/* The region that clients of @uid write, created when it is not there yet: its id or an error. */
-int64_t fm_server_arena(struct fm_server *server, uint32_t uid);
+/* The region that @tenant's clients of @uid write, created when it is not there yet: its id or an
+ * error. */
+int64_t fm_server_arena(struct fm_server *server, uint32_t tenant, uint32_t uid);
+/* Takes a waiting request out of the list; @link: where it hangs. */
+void fm_server_unlink_waiter(struct fm_server *server, struct fm_waiter **link);
 void fm_server_info(struct fm_server *server, struct fm_pool_info *info);
 int fm_server_wait_for_room(struct fm_session *session, uint64_t tag, uint64_t length,
 			    uint64_t deadline);
+
+/* ---- tenants.c ---- */
+
+/* What stands in the handover pipe instead of a descriptor: fm_server_tenants_changed() is due. */
+#define FM_HANDOVER_TENANTS (-1)
+
+/* Fills FM_TENANTS_MAX of @tenants; refuses guarantees above a pool of @chunks. */
+int fm_server_tenants_take(const struct fm_server_options *options, uint32_t chunks,
+			   struct fm_server_tenant *tenants);
+/* Once the store is there. */
+void fm_server_tenants_start(struct fm_server *server, const struct fm_server_options *options);
+void fm_server_tenants_changed(struct fm_server *server);
+/* @values as in struct fm_tenant_quotas. */
+int fm_server_set_quotas(struct fm_server *server, const char *name, const uint64_t *values);
+void fm_server_tenant_info(const struct fm_server *server, uint32_t number,
+			   struct fm_tenant_info *info);
+/* Whom the peer may act for: session->tenant. @name "": the first that it may. */
+int fm_session_choose_tenant(struct fm_session *session, const char *name);
+/* Root and the daemon's user. */
+bool fm_session_may_operate(const struct fm_session *session);
+/* Whether it may remove or replace what is sealed under @key. */
+bool fm_session_may_change(const struct fm_session *session, const struct fm_key *key);
+/* Whether its tenant may have one more request in flight; false: owner.over says so. */
+bool fm_session_may_wait(struct fm_session *session);
 
 #endif

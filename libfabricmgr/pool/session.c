@@ -96,7 +96,7 @@ static void drop_waiters(struct fm_session *session)
 			link = &waiter->next;
 			continue;
 		}
-		*link = waiter->next;
+		fm_server_unlink_waiter(server, link);
 		free(waiter);
 	}
 	server->waiters_end = link;
@@ -173,42 +173,10 @@ static int read_credentials(struct fm_session *session)
 	return 0;
 }
 
-static bool is_in(const uint32_t *list, uint32_t n, uint32_t id)
-{
-	for (uint32_t i = 0; i < n; i++)
-		if (list[i] == id)
-			return true;
-	return false;
-}
-
-/* Whether the peer may be here: by its user, its group or one of its other groups. */
-static int check_user(const struct fm_session *session)
-{
-	const struct fm_server *server = session->server;
-	gid_t groups[NGROUPS_MAX];
-	socklen_t size = sizeof(groups);
-	struct ucred peer;
-	socklen_t peer_size = sizeof(peer);
-
-	if ((!server->n_uids && !server->n_gids) || session->uid == 0 ||
-	    session->uid == geteuid() || is_in(server->uids, server->n_uids, session->uid))
-		return 0;
-	if (!getsockopt(session->socket, SOL_SOCKET, SO_PEERCRED, &peer, &peer_size) &&
-	    is_in(server->gids, server->n_gids, peer.gid))
-		return 0;
-	if (server->n_gids &&
-	    !getsockopt(session->socket, SOL_SOCKET, SO_PEERGROUPS, groups, &size))
-		for (uint32_t i = 0; i < size / sizeof(groups[0]); i++)
-			if (is_in(server->gids, server->n_gids, groups[i]))
-				return 0;
-	return fm_fail(FM_ERR_PERMISSION,
-		       "user %u may not use this pool: ask its administrator to name the user or "
-		       "one of its groups",
-		       session->uid);
-}
-
 static int check_hello(const struct fm_wire_request *hello)
 {
+	if (memchr(hello->tenant, '\0', sizeof(hello->tenant)) == NULL)
+		return fm_fail(FM_ERR_INVALID, "the name of the tenant does not end");
 	if (hello->flags & ~(FM_ATTACH_READ_ONLY | FM_ATTACH_DEVICES))
 		return fm_fail(FM_ERR_UNSUPPORTED, "attach flags 0x%x are not known to this daemon",
 			       hello->flags);
@@ -243,14 +211,14 @@ static int create_shared(struct fm_session *session, uint32_t leases, int fds[2]
 	return 0;
 }
 
-static bool may_operate(const struct fm_session *session)
+bool fm_session_may_operate(const struct fm_session *session)
 {
 	return session->uid == 0 || session->uid == geteuid();
 }
 
 static int check_operator(const struct fm_session *session)
 {
-	return may_operate(session)
+	return fm_session_may_operate(session)
 		       ? 0
 		       : fm_fail(FM_ERR_PERMISSION,
 				 "this is for root and the daemon's own user (uid %u), not for uid "
@@ -261,7 +229,7 @@ static int check_operator(const struct fm_session *session)
 static int check_draining(const struct fm_session *session, const struct fm_wire_request *hello)
 {
 	if (!session->server->is_draining ||
-	    (hello->flags & FM_ATTACH_READ_ONLY && may_operate(session)))
+	    (hello->flags & FM_ATTACH_READ_ONLY && fm_session_may_operate(session)))
 		return 0;
 	return fm_fail(
 		FM_ERR_DRAINING,
@@ -280,9 +248,9 @@ static int attach(struct fm_session *session, const struct fm_wire_request *hell
 	if (!err)
 		err = check_draining(session, hello);
 	if (!err)
-		err = check_user(session);
+		err = fm_session_choose_tenant(session, hello->tenant);
 	if (!err && !(hello->flags & FM_ATTACH_READ_ONLY)) {
-		region = fm_server_arena(server, session->uid);
+		region = fm_server_arena(server, session->tenant, session->uid);
 		err = region < 0 ? (int)region : 0;
 	}
 	if (!err)
@@ -332,6 +300,12 @@ static int on_hello(struct fm_session *session, const struct fm_wire_request *he
 		.incarnation = server->incarnation,
 		.features = server->tiering ? FM_WIRE_HAS_NVME : 0,
 	};
+	if (!err) {
+		const struct fm_server_tenant *tenant = &server->tenants[session->tenant];
+
+		memcpy(reply.hello.tenant, tenant->name, sizeof(reply.hello.tenant));
+		memcpy(reply.hello.salt, tenant->salt, sizeof(reply.hello.salt));
+	}
 	fds[FM_FD_INDEX] = server->index_fd;
 	fds[FM_FD_HEADERS] = server->header_fd;
 	fds[FM_FD_LEASES] = shared[0];
@@ -362,7 +336,8 @@ static int on_region(struct fm_session *session, uint32_t region)
 		return fm_wire_send(session->socket, &reply, sizeof(reply), NULL, 0);
 	}
 	arena = &server->arenas[region - 1];
-	is_writable = (arena->uid == session->uid || may_operate(session)) &&
+	is_writable = ((arena->uid == session->uid && arena->tenant == session->tenant) ||
+		       fm_session_may_operate(session)) &&
 		      !(session->flags & FM_ATTACH_READ_ONLY);
 	reply_start(&reply, FM_WIRE_REGION, 0);
 	reply.region = (struct fm_wire_region){
@@ -379,6 +354,7 @@ static int on_clients(struct fm_session *session, uint32_t after)
 	struct fm_server *server = session->server;
 	struct fm_wire_reply reply;
 	uint32_t last = after;
+	bool sees_all = fm_session_may_operate(session);
 
 	reply_start(&reply, FM_WIRE_CLIENTS_AFTER, 0);
 	/* In the order of their numbers, so that the next request knows where to go on. */
@@ -387,6 +363,7 @@ static int on_clients(struct fm_session *session, uint32_t after)
 
 		for (struct fm_session *s = server->sessions; s; s = s->next)
 			if (s->is_attached && s->owner.id > last &&
+			    (sees_all || s->tenant == session->tenant) &&
 			    (!best || s->owner.id < best->owner.id))
 				best = s;
 		if (!best)
@@ -397,12 +374,25 @@ static int on_clients(struct fm_session *session, uint32_t after)
 		info->id = best->owner.id;
 		info->pid = best->pid;
 		info->uid = best->uid;
-		info->flags = best->flags;
+		info->flags = best->flags | best->tenant << 16;
 		info->leases = fm_store_leases(&server->store, &best->owner);
 		info->staged = best->owner.staged;
 		memcpy(info->name, best->name, sizeof(info->name));
 	}
-	reply.clients.total = server->session_count;
+	for (struct fm_session *s = server->sessions; s; s = s->next)
+		reply.clients.total += sees_all || s->tenant == session->tenant;
+	return fm_wire_send(session->socket, &reply, sizeof(reply), NULL, 0);
+}
+
+static int on_tenants(struct fm_session *session, uint32_t first)
+{
+	struct fm_server *server = session->server;
+	struct fm_wire_reply reply;
+
+	reply_start(&reply, FM_WIRE_TENANTS_AFTER, 0);
+	for (uint32_t i = first; i < server->tenant_count && reply.tenants.n < FM_WIRE_TENANTS; i++)
+		if (i == session->tenant || fm_session_may_operate(session))
+			fm_server_tenant_info(server, i, &reply.tenants.tenants[reply.tenants.n++]);
 	return fm_wire_send(session->socket, &reply, sizeof(reply), NULL, 0);
 }
 
@@ -452,6 +442,10 @@ static int on_operation(struct fm_session *session, const struct fm_wire_request
 
 	if (!err && request->head.type == FM_WIRE_DRAIN)
 		server->is_draining = request->argument;
+	else if (!err && request->head.type == FM_WIRE_QUOTAS)
+		err = memchr(request->tenant, '\0', sizeof(request->tenant))
+			      ? fm_server_set_quotas(server, request->tenant, request->values)
+			      : fm_fail(FM_ERR_INVALID, "the name of the tenant does not end");
 	else if (!err)
 		blocks = fm_store_evict_bytes(&server->store,
 					      (uint64_t)request->argument * FM_SLOT_GRAIN);
@@ -473,7 +467,7 @@ static int on_request(struct fm_session *session, const struct fm_wire_request *
 		err = fm_fail(FM_ERR_VERSION,
 			      "the client speaks version %u of the protocol, the daemon %u",
 			      request->head.version, FM_WIRE_VERSION);
-	else if (length != sizeof(*request) || request->head.size != length ||
+	else if (length < FM_WIRE_REQUEST_MIN || request->head.size != length ||
 		 request->head.reserved || request->reserved)
 		err = fm_fail(FM_ERR_INVALID, "a request of wrong size, or a reserved field is not "
 					      "zero");
@@ -495,7 +489,10 @@ static int on_request(struct fm_session *session, const struct fm_wire_request *
 		return on_leases(session, request);
 	case FM_WIRE_EVICT:
 	case FM_WIRE_DRAIN:
+	case FM_WIRE_QUOTAS:
 		return on_operation(session, request);
+	case FM_WIRE_TENANTS_AFTER:
+		return on_tenants(session, request->argument);
 	case FM_WIRE_INFO:
 		reply_start(&reply, FM_WIRE_INFO, 0);
 		fm_server_info(session->server, &reply.info);
@@ -510,7 +507,7 @@ static int on_request(struct fm_session *session, const struct fm_wire_request *
 static void on_socket(void *context)
 {
 	struct fm_session *session = context;
-	struct fm_wire_request request;
+	struct fm_wire_request request = {0}; /* it may end early */
 	int64_t got = fm_wire_receive(session->socket, &request, sizeof(request), NULL, NULL);
 
 	if (got == FM_ERR_BUSY)
@@ -545,6 +542,8 @@ static struct fm_completion fill_answer(struct fm_session *session, uint64_t tag
 {
 	struct fm_completion completion = {.tag = tag, .result = result};
 
+	if (result == FM_ERR_LIMIT)
+		completion.quota = session->owner.over;
 	if (!result) {
 		const struct fm_entry *e = &session->server->store.index.entries[entry];
 
@@ -575,13 +574,14 @@ static void on_stage(struct fm_session *session, const struct fm_submission *s)
 	/* Those who wait already come first. */
 	if (server->is_draining)
 		err = FM_ERR_DRAINING;
-	else if (!server->waiters)
+	else if (!server->tenant_waiters[session->tenant])
 		err = fm_store_stage(&server->store, &session->owner, s->length, &entry);
 	else if (!s->length || s->length > FABRICMGR_CHUNK_BYTES)
 		err = FM_ERR_LIMIT;
 	else if (!session->owner.region)
 		err = FM_ERR_PERMISSION;
-	if (err == FM_ERR_POOL_FULL) {
+	if (err == FM_ERR_POOL_FULL ||
+	    (err == FM_ERR_LIMIT && session->owner.over == FM_QUOTA_MEMORY)) {
 		uint64_t deadline;
 
 		if (__builtin_add_overflow(fm_clock_ns(), s->deadline_ns, &deadline))
@@ -616,8 +616,11 @@ static void on_invalidate(struct fm_session *session, const struct fm_submission
 	if (!session->owner.region)
 		completion.result = FM_ERR_PERMISSION;
 	else
-		completion.origin = fm_tiering_invalidate(tiering, s->ns) +
-				    fm_store_invalidate(&session->server->store, s->ns);
+		completion.origin =
+			fm_tiering_invalidate(tiering, s->ns) +
+			fm_store_invalidate(&session->server->store, s->ns,
+					    fm_session_may_operate(session) ? FM_NO_ENTRY
+									    : session->tenant);
 	fm_tiering_answer(tiering, session, &completion, true);
 }
 
@@ -626,7 +629,7 @@ static void on_remove(struct fm_session *session, const struct fm_submission *s)
 	struct fm_tiering *tiering = session->server->tiering;
 	struct fm_completion completion = {.tag = s->tag, .result = FM_ERR_PERMISSION};
 
-	if (session->owner.region) {
+	if (session->owner.region && fm_session_may_change(session, &s->key)) {
 		completion.result = fm_store_remove(&session->server->store, &s->key);
 		if (fm_tiering_remove(tiering, &s->key) && completion.result == FM_ERR_NOT_FOUND)
 			completion.result = 0;

@@ -23,7 +23,8 @@ struct fetch {
 	uint64_t tag, call, deadline;
 	struct fm_key key;
 	struct fm_log_place place;
-	uint32_t entry; /* staged; FM_NO_ENTRY: none */
+	struct fm_owner *owner; /* of @entry */
+	uint32_t entry;		/* staged; FM_NO_ENTRY: none */
 	bool is_reading, is_done;
 	int result;
 };
@@ -46,7 +47,8 @@ struct fm_tiering {
 	struct fm_nvme *nvme;
 	struct fm_watch *watch;
 	struct fm_owner owner;
-	char *memory[FM_ARENAS_MAX + 1]; /* arenas as mapped here */
+	struct fm_owner fetchers[FM_TENANTS_MAX]; /* who stages for a tenant; region 0: not yet */
+	char *memory[FM_ARENAS_MAX + 1];	  /* arenas as mapped here */
 	uint32_t buffers;
 	struct fabricmgr_lease leases[FM_SPILLS_MAX];
 	uint32_t free_leases[FM_SPILLS_MAX], free_lease_count;
@@ -273,7 +275,7 @@ void fm_tiering_fetch(struct fm_tiering *t, struct fm_session *session,
 
 	if (!t)
 		completion.result = FM_ERR_NOT_FOUND;
-	else if (t->fetch_count == FM_FETCHES_MAX)
+	else if (t->fetch_count == FM_FETCHES_MAX || !fm_session_may_wait(session))
 		completion.result = FM_ERR_LIMIT;
 	fetch = completion.result ? NULL : calloc(1, sizeof(*fetch));
 	if (!fetch) {
@@ -323,6 +325,24 @@ static bool is_being_read(const struct fm_tiering *t, const struct fetch *until)
 	return false;
 }
 
+/* What a tenant asked for is charged to it, in an arena that this user alone may change. */
+static int64_t fetcher_of(struct fm_tiering *t, uint32_t tenant, struct fm_owner **out)
+{
+	struct fm_owner *owner = &t->fetchers[tenant];
+	int64_t region = owner->region;
+
+	*out = owner;
+	if (region)
+		return region;
+	region = fm_server_arena(t->server, tenant, geteuid());
+	if (region < 0)
+		return region;
+	owner->region = (uint32_t)region;
+	owner->id = t->owner.id;
+	fm_store_owner_add(&t->server->store, owner);
+	return region;
+}
+
 /* False: the tier takes no more reads for now. */
 static bool start_fetch(struct fm_tiering *t, struct fetch *fetch, uint64_t now)
 {
@@ -344,7 +364,11 @@ static bool start_fetch(struct fm_tiering *t, struct fetch *fetch, uint64_t now)
 	} else if (!fm_nvme_may_read(t->nvme, place.block.length)) {
 		return false;
 	} else {
-		err = fm_store_stage(store, &t->owner, place.block.length, &fetch->entry);
+		int64_t region = fetcher_of(t, fetch->session->tenant, &fetch->owner);
+
+		err = region < 0 ? (int)region
+				 : fm_store_stage(store, fetch->owner, place.block.length,
+						  &fetch->entry);
 		if (err) {
 			fetch->entry = FM_NO_ENTRY;
 			fetch_is_over(fetch, err);
@@ -385,11 +409,11 @@ static void finish_fetch(struct fm_tiering *t, struct fetch *fetch)
 				.ns = block->ns,
 			};
 
-			fetch->result = fm_store_seal(store, &t->owner, &seal);
+			fetch->result = fm_store_seal(store, fetch->owner, &seal);
 			t->fetched += !fetch->result;
 		}
 		if (fetch->result)
-			fm_store_discard(store, &t->owner, fetch->entry, generation);
+			fm_store_discard(store, fetch->owner, fetch->entry, generation);
 		else if (fm_log_is_old(fm_nvme_log(t->nvme), &fetch->place))
 			enqueue(t, fetch->entry); /* its second chance */
 		if (fetch->result == FM_ERR_EXISTS)
@@ -482,7 +506,6 @@ int fm_tiering_create(struct fm_server *server, const struct fm_server_options *
 		.written = on_written,
 		.read = on_read,
 	};
-	int64_t region;
 	int err;
 
 	if (!t)
@@ -494,9 +517,7 @@ int fm_tiering_create(struct fm_server *server, const struct fm_server_options *
 	nvme.buffers = t->buffers;
 	for (uint32_t i = 0; i < FM_SPILLS_MAX; i++)
 		t->free_leases[t->free_lease_count++] = i;
-	/* What was fetched nobody but this user may change. */
-	region = fm_server_arena(server, geteuid());
-	err = region < 0 ? (int)region : fm_nvme_open(&nvme, &t->nvme);
+	err = fm_nvme_open(&nvme, &t->nvme);
 	if (!err)
 		err = fm_loop_add(server->loop, fm_nvme_event(t->nvme), on_event, t, &t->watch);
 	if (err) {
@@ -504,7 +525,6 @@ int fm_tiering_create(struct fm_server *server, const struct fm_server_options *
 		free(t);
 		return err;
 	}
-	t->owner.region = (uint32_t)region;
 	t->owner.id = server->next_client_id++;
 	t->owner.leases = t->leases;
 	t->owner.lease_count = FM_SPILLS_MAX;
@@ -527,6 +547,9 @@ void fm_tiering_destroy(struct fm_tiering *t)
 	fm_loop_remove(t->server->loop, t->watch);
 	fm_nvme_close(t->nvme);
 	fm_store_owner_remove(&t->server->store, &t->owner, 0);
+	for (uint32_t i = 0; i < FM_TENANTS_MAX; i++)
+		if (t->fetchers[i].region)
+			fm_store_owner_remove(&t->server->store, &t->fetchers[i], 0);
 	while (t->fetches) {
 		struct fetch *fetch = t->fetches;
 

@@ -14,6 +14,8 @@
 #define FM_WIRE_FDS	6
 #define FM_WIRE_CLIENTS 16
 #define FM_WIRE_LEASES_MAX 128
+#define FM_WIRE_TENANTS 4
+#define FM_WIRE_VALUES	8
 
 enum fm_wire_type {
 	FM_WIRE_HELLO = 1,
@@ -23,6 +25,8 @@ enum fm_wire_type {
 	FM_WIRE_EVICT = 5,
 	FM_WIRE_DRAIN = 6,
 	FM_WIRE_LEASES = 7,
+	FM_WIRE_TENANTS_AFTER = 8,
+	FM_WIRE_QUOTAS = 9,
 };
 
 struct fm_wire_head {
@@ -36,14 +40,19 @@ struct fm_wire_head {
 
 struct fm_wire_request {
 	struct fm_wire_head head;
-	uint32_t flags;	   /* HELLO: FM_ATTACH_… */
-	uint32_t leases;   /* HELLO; LEASES: the place in the table to begin at */
-	/* REGION: its id; CLIENTS_AFTER: client id to start after; EVICT: slots of FM_SLOT_GRAIN;
-	 * DRAIN: 1 or 0; LEASES: client id */
+	uint32_t flags;	 /* HELLO: FM_ATTACH_… */
+	uint32_t leases; /* HELLO; LEASES: the place in the table to begin at */
+	/* REGION: its id; CLIENTS_AFTER: client id to start after; TENANTS_AFTER: number of the
+	 * first; EVICT: slots of FM_SLOT_GRAIN; DRAIN: 1 or 0; LEASES: client id */
 	uint32_t argument;
 	uint32_t reserved; /* 0 */
 	char name[48];	   /* HELLO */
+	/* What follows was added: a request may end before it (FM_WIRE_REQUEST_MIN). */
+	char tenant[32];		 /* HELLO: "": any; QUOTAS */
+	uint64_t values[FM_WIRE_VALUES]; /* QUOTAS: as struct fm_tenant_quotas */
 };
+
+#define FM_WIRE_REQUEST_MIN offsetof(struct fm_wire_request, tenant)
 
 /* HELLO's descriptors, in this order. */
 enum fm_wire_fd {
@@ -62,6 +71,7 @@ struct fm_wire_hello {
 	uint64_t index_bytes, header_bytes, lease_bytes, ring_bytes, region_bytes;
 	uint64_t incarnation;
 	uint64_t features; /* FM_WIRE_HAS_… */
+	char tenant[32], salt[64];
 };
 
 #define FM_WIRE_HAS_NVME (1u << 0)
@@ -82,6 +92,11 @@ struct fm_wire_leases {
 	struct fm_lease_info leases[FM_WIRE_LEASES_MAX];
 };
 
+struct fm_wire_tenants {
+	uint32_t n, total;
+	struct fm_tenant_info tenants[FM_WIRE_TENANTS];
+};
+
 /* What one request freed: at most FM_EVICT_STEP_CHUNKS at a time. */
 struct fm_wire_evicted {
 	uint64_t blocks, bytes;
@@ -97,6 +112,7 @@ struct fm_wire_reply {
 		struct fm_wire_clients clients;
 		struct fm_wire_leases leases;
 		struct fm_wire_evicted evicted;
+		struct fm_wire_tenants tenants;
 	};
 };
 

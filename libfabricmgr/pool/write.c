@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/crc32c.h"
+#include "core/tenants.h"
 #include "pool/client.h"
 
 /* Submissions that one call has in flight: half the ring, so that two callers share it. */
@@ -282,7 +283,8 @@ static int explain(struct fm_pool *pool, int err, const char *what)
 	case FM_ERR_DEADLINE:
 		return fm_fail(err, "%s: the daemon did not answer in time", what);
 	case FM_ERR_PERMISSION:
-		return fm_fail(err, "%s: this client attached read-only", what);
+		return fm_fail(err, "%s: this client attached read-only, or it is another tenant's",
+			       what);
 	case FM_ERR_DRAINING:
 		return fm_fail(err,
 			       "%s: the daemon is being drained and gives no new blocks; use "
@@ -291,6 +293,25 @@ static int explain(struct fm_pool *pool, int err, const char *what)
 	default:
 		return fm_fail(err, "%s: %s", what, fm_error_text(err));
 	}
+}
+
+/* FM_ERR_LIMIT of a stage, by what @quota says (core/tenants.h). */
+static int explain_quota(uint32_t quota)
+{
+	static const char *const names[] = {
+		[FM_QUOTA_CLIENT_STAGING] =
+			"what this client may have staged at a time (staging of "
+			"a client); seal or discard what is staged first",
+		[FM_QUOTA_MEMORY] =
+			"what its tenant may hold (max), also when the deadline passed; "
+			"release its blocks or raise that quota",
+		[FM_QUOTA_STAGING] = "what its tenant may have staged at a time (staging); seal or "
+				     "discard what is staged first, or raise that quota",
+		[FM_QUOTA_REQUESTS] = "how many requests of its tenant may wait (requests); wait, "
+				      "or raise that quota",
+	};
+
+	return fm_fail(FM_ERR_LIMIT, "staging: beyond %s", names[quota]);
 }
 
 static int take_block(struct fm_pool *pool, const struct fm_completion *c, struct fm_block *block)
@@ -329,6 +350,7 @@ int fm_block_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_bl
 	struct fm_completion completions[WINDOW];
 	size_t done = 0;
 	uint64_t start = fm_clock_ns();
+	uint32_t quota = 0;
 	int err = check_writer(pool);
 
 	if (err)
@@ -359,13 +381,17 @@ int fm_block_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_bl
 			*block = (struct fm_block){.lease = FM_NO_LEASE};
 			if (!completions[i].result)
 				completions[i].result = take_block(pool, &completions[i], block);
-			if (completions[i].result && !err)
+			if (completions[i].result && !err) {
 				err = completions[i].result;
+				quota = completions[i].quota;
+			}
 		}
 		done += piece;
 	}
 	if (err) {
 		fm_block_discard(pool, blocks, done); /* all or none */
+		if (err == FM_ERR_LIMIT && quota && quota <= FM_QUOTA_REQUESTS)
+			return explain_quota(quota);
 		return explain(pool, err, "staging");
 	}
 	return 0;

@@ -49,7 +49,11 @@ static void *serve(void *argument)
 
 static void set_up(void)
 {
+	static const struct fm_tenant_options tenant = {
+		.size = sizeof(tenant), .name = "a", .quotas.requests = 8};
 	struct fm_server_options options = {.size = sizeof(options),
+					    .n_tenants = 1,
+					    .tenants = &tenant,
 					    .pool_bytes = 16 << 20,
 					    .memory = "memfd",
 					    .quarantine_ns = 1000000};
@@ -95,6 +99,21 @@ static void send_bytes(struct hostile *hostile, const void *data, size_t n)
 	send(hostile->socket, data, n, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
+/* None, one that is there, one that is not, and what does not end. */
+static void choose_tenant(char tenant[32], uint8_t choice)
+{
+	switch (choice % 4) {
+	case 1:
+		strcpy(tenant, "a");
+		break;
+	case 2:
+		strcpy(tenant, "b");
+		break;
+	case 3:
+		memset(tenant, 'a', 32);
+	}
+}
+
 /* A hello that is right but for what the input says; then the memory that came is ours to spoil. */
 static void hello(struct hostile *hostile)
 {
@@ -108,6 +127,7 @@ static void hello(struct hostile *hostile)
 	uint8_t choice[2];
 
 	take(hostile, choice, sizeof(choice));
+	choose_tenant(request.tenant, choice[0] >> 2);
 	request.flags = choice[0] & 3;
 	request.leases = choice[1] + 1u;
 	send_bytes(hostile, &request, sizeof(request));
@@ -149,6 +169,9 @@ static void request(struct hostile *hostile)
 	packet.head.type = choice[0];
 	memcpy(&packet.argument, choice + 1, 4);
 	packet.reserved = choice[5] & 1;
+	choose_tenant(packet.tenant, choice[5] >> 1);
+	for (uint32_t i = 0; i < FM_WIRE_VALUES; i++)
+		packet.values[i] = (uint64_t)choice[1] << (choice[2] % 64);
 	send_bytes(hostile, &packet, sizeof(packet));
 }
 
@@ -278,6 +301,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	look_at_block();
 	/* It runs as the same user, and so may drain the pool. */
 	must(!fm_pool_drain(honest, false));
+	must(!fm_pool_set_quotas(honest, "a", &(struct fm_tenant_quotas){0}));
 	if (++n % 16 == 0)
 		put_and_get(n / 16);
 	return 0;

@@ -107,14 +107,18 @@ START_TEST(a_pool_beyond_the_limit_is_refused_with_the_sum)
 	struct fm_memory memory = {.rung = FM_RUNG_MEMFD};
 	struct fm_cgroup_memory group = {"/a", 100u << 20, 40u << 20};
 
-	ck_assert_int_eq(fm_memory_check(&memory, &group, 50u << 20, 10u << 20), 0);
-	ck_assert_int_eq(fm_memory_check(&memory, &group, 51u << 20, 10u << 20), FM_ERR_NO_MEMORY);
+	ck_assert_int_eq(fm_memory_check(&memory, &group, 50u << 20, 10u << 20, 0), 0);
+	ck_assert_int_eq(fm_memory_check(&memory, &group, 51u << 20, 10u << 20, 0),
+			 FM_ERR_NO_MEMORY);
 	ck_assert_msg(strstr(fm_error_detail(), "51.0 MiB + tables 10.0 MiB = 61.0 MiB") &&
 			      strstr(fm_error_detail(), "100.0 MiB") &&
 			      strstr(fm_error_detail(), "40.0 MiB") &&
 			      strstr(fm_error_detail(), "/a"),
 		      "%s", fm_error_detail());
-	ck_assert_int_eq(fm_memory_check(&memory, NULL, 51u << 20, 10u << 20), 0);
+	ck_assert_int_eq(fm_memory_check(&memory, NULL, 51u << 20, 10u << 20, 0), 0);
+	ck_assert_int_eq(fm_memory_check(&memory, &group, 40u << 20, 10u << 20, 11u << 20),
+			 FM_ERR_NO_MEMORY);
+	ck_assert_ptr_nonnull(strstr(fm_error_detail(), "+ other groups 11.0 MiB = 61.0 MiB"));
 }
 END_TEST
 

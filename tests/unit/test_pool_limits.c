@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Who may attach to a pool, and how much one client may have staged, through the public calls.
+ * Who may attach to a pool, for which tenant, and what a client and a tenant may have, through the
+ * public calls.
  * Users are real ones: children of this process that give up root (skipped without it).
  */
 #include <grp.h>
@@ -52,14 +53,19 @@ static void stop(void)
 	rmdir(folder);
 }
 
-static struct fm_pool *attach(int *err)
+static struct fm_pool *attach_for(const char *tenant, int *err)
 {
 	struct fm_attach_options options = {
-		.size = sizeof(options), .socket = socket_path, .fd = -1};
+		.size = sizeof(options), .socket = socket_path, .fd = -1, .tenant = tenant};
 	struct fm_pool *pool = NULL;
 
 	*err = fm_pool_attach(&options, &pool);
 	return pool;
+}
+
+static struct fm_pool *attach(int *err)
+{
+	return attach_for(NULL, err);
 }
 
 /* What attaching gives a user with one group and one more. */
@@ -149,6 +155,194 @@ START_TEST(one_client_does_not_stage_the_whole_pool)
 }
 END_TEST
 
+/* ---- tenants ---- */
+
+static const uint32_t search_uids[] = {5001}, batch_uids[] = {5002, 5003}, batch_gids[] = {6001};
+static const struct fm_tenant_options two_tenants[] = {
+	{.size = sizeof(*two_tenants),
+	 .name = "search",
+	 .salt = "pepper",
+	 .uids = search_uids,
+	 .n_uids = 1,
+	 .quotas = {.guaranteed_bytes = 8 << 20}},
+	{.size = sizeof(*two_tenants),
+	 .name = "batch",
+	 .uids = batch_uids,
+	 .n_uids = 2,
+	 .gids = batch_gids,
+	 .n_gids = 1,
+	 .quotas = {.max_bytes = 8 << 20, .staging_bytes = 2 << 20}},
+};
+
+#define MUST(condition)                                                                            \
+	do {                                                                                       \
+		if (!(condition)) {                                                                \
+			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition,         \
+				fm_error_detail());                                                \
+			_exit(1);                                                                  \
+		}                                                                                  \
+	} while (0)
+
+/* In a child that has become user 5001. */
+static void look_as_search(void)
+{
+	struct fm_tenant_info tenants[4] = {{.size = sizeof(tenants[0])}};
+	struct fm_tenant_quotas quotas = {0};
+	struct fm_client_info clients[8];
+	struct fm_pool *pool;
+	char text[256];
+	int err;
+
+	pool = attach(&err);
+	MUST(!err && !strcmp(fm_pool_tenant(pool), "search") &&
+	     !strcmp(fm_pool_salt(pool), "pepper"));
+	/* Root's client is not its to see, nor are other tenants. */
+	MUST(fm_pool_clients(pool, clients, 8) == 1 && FM_CLIENT_TENANT(clients[0].flags) == 1);
+	MUST(fm_pool_tenants(pool, tenants, 4) == 1 && !strcmp(tenants[0].name, "search"));
+	MUST(tenants[0].clients == 1 && tenants[0].quotas.guaranteed_bytes == 8 << 20);
+	MUST(fm_pool_set_quotas(pool, "search", &quotas) == FM_ERR_PERMISSION);
+	MUST(!attach_for("batch", &err) && err == FM_ERR_PERMISSION);
+	strcpy(text, fm_error_detail());
+	MUST(!attach_for("nobody", &err) && err == FM_ERR_PERMISSION);
+	MUST(!strcmp(text, fm_error_detail()));
+	MUST(!attach_for(FM_TENANT_DEFAULT, &err) && err == FM_ERR_PERMISSION);
+	_exit(0);
+}
+
+static int as_user(uid_t uid, gid_t gid, void (*act)(void))
+{
+	int status;
+	pid_t child = fork();
+
+	if (!child) {
+		if (setgroups(0, NULL) || setgid(gid) || setuid(uid))
+			_exit(100);
+		act();
+	}
+	ck_assert_int_eq(waitpid(child, &status, 0), child);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 101;
+}
+
+static void attach_as_batch(void)
+{
+	int err;
+	struct fm_pool *pool = attach(&err);
+
+	_exit(err || strcmp(fm_pool_tenant(pool), "batch") || *fm_pool_salt(pool));
+}
+
+static void attach_in_vain(void)
+{
+	int err;
+
+	attach(&err);
+	_exit(err != FM_ERR_PERMISSION);
+}
+
+START_TEST(each_user_acts_for_its_tenant_and_sees_no_other)
+{
+	struct fm_server_options options = {.tenants = two_tenants, .n_tenants = 2};
+	struct fm_tenant_info tenants[4] = {{.size = sizeof(tenants[0])}};
+	struct fm_pool *pool;
+	int err;
+
+	if (geteuid()) {
+		printf("SKIP: each_user_acts_for_its_tenant_and_sees_no_other: needs root\n");
+		return;
+	}
+	fm_log_set_level(FM_LOG_ERROR);
+	start(&options);
+	pool = attach(&err);
+	ck_assert_str_eq(fm_pool_tenant(pool), FM_TENANT_DEFAULT);
+	ck_assert_int_eq(as_user(5001, 7000, look_as_search), 0);
+	ck_assert_int_eq(as_user(5003, 7000, attach_as_batch), 0);
+	ck_assert_int_eq(as_user(5009, 6001, attach_as_batch), 0);
+	ck_assert_int_eq(as_user(5009, 7000, attach_in_vain), 0);
+	ck_assert_int_eq(fm_pool_tenants(pool, tenants, 4), 3);
+	ck_assert_str_eq(tenants[2].name, "batch");
+	ck_assert_str_eq(tenants[2].group, FM_TENANT_DEFAULT);
+	fm_pool_detach(pool);
+	stop();
+}
+END_TEST
+
+static int put(struct fm_pool *pool, uint32_t n, uint64_t length)
+{
+	static char data[4 << 20];
+	struct fm_put one = {.key = {{(uint8_t)n, (uint8_t)(n >> 8), (uint8_t)(n >> 16), 1}},
+			     .data = data,
+			     .length = length};
+	static const struct fm_digest ns;
+	int err = fm_pool_put(pool, &ns, &one, 1, 1);
+
+	return err ? err : one.result;
+}
+
+static struct fm_tenant_info info_of(struct fm_pool *pool, uint32_t number)
+{
+	struct fm_tenant_info tenants[4] = {{.size = sizeof(tenants[0])}};
+
+	ck_assert_int_eq(fm_pool_tenants(pool, tenants, 4), 3);
+	return tenants[number];
+}
+
+START_TEST(quotas_hold_and_change_while_it_runs)
+{
+	struct fm_server_options options = {.tenants = two_tenants, .n_tenants = 2};
+	struct fm_tenant_options next[2];
+	struct fm_tenant_quotas quotas = {FM_QUOTA_KEEP, 4 << 20, FM_QUOTA_KEEP, FM_QUOTA_KEEP};
+	struct fm_pool *root, *search, *batch;
+	struct fm_block blocks[4];
+	int err;
+
+	start(&options);
+	root = attach(&err);
+	search = attach_for("search", &err);
+	batch = attach_for("batch", &err);
+	ck_assert_int_eq(err, 0);
+	for (uint32_t i = 0; i < 16; i++)
+		ck_assert_int_eq(put(search, i, 1 << 20), 0);
+	for (uint32_t i = 100; i < 200; i++)
+		ck_assert_int_eq(put(batch, i, 1 << 20), 0);
+	for (uint32_t i = 200; i < 400; i++)
+		ck_assert_int_eq(put(root, i, 512 << 10), 0);
+	ck_assert_uint_ge(info_of(root, 1).held_bytes, 8 << 20);
+	ck_assert_uint_le(info_of(root, 2).held_bytes, 8 << 20);
+	/* A block may be found and not be this tenant's: that is what a group is for. */
+	ck_assert_int_eq(put(batch, 15, 1 << 20), FM_ERR_EXISTS);
+	/* Staging, with the quota named. */
+	ck_assert_int_eq(fm_block_stage(batch, 1 << 20, 2, blocks, 1), 0);
+	ck_assert_int_eq(fm_block_stage(batch, 1 << 20, 1, blocks + 2, 1), FM_ERR_LIMIT);
+	ck_assert_ptr_nonnull(strstr(fm_error_detail(), "(staging)"));
+	fm_block_discard(batch, blocks, 2);
+	ck_assert_int_eq(fm_pool_set_quotas(root, "nobody", &quotas), FM_ERR_NOT_FOUND);
+	ck_assert_int_eq(fm_pool_set_quotas(root, "batch", &quotas), 0);
+	for (uint32_t i = 400; i < 420; i++)
+		ck_assert_int_eq(put(batch, i, 1 << 20), 0);
+	ck_assert_uint_le(info_of(root, 2).held_bytes, 4 << 20);
+	quotas.guaranteed_bytes = 12 << 20;
+	ck_assert_int_eq(fm_pool_set_quotas(root, "batch", &quotas), FM_ERR_LIMIT);
+	/* As a reload does it: whole, and refused as a whole. */
+	memcpy(next, two_tenants, sizeof(next));
+	next[0].quotas.guaranteed_bytes = 100 << 20;
+	options.tenants = next;
+	ck_assert_int_eq(fm_server_set_tenants(server, &options), FM_ERR_LIMIT);
+	next[0].quotas.guaranteed_bytes = 4 << 20;
+	next[1].quotas.guaranteed_bytes = 8 << 20;
+	next[1].name = "bunch";
+	ck_assert_int_eq(fm_server_set_tenants(server, &options), FM_ERR_UNSUPPORTED);
+	next[1].name = "batch";
+	ck_assert_int_eq(fm_server_set_tenants(server, &options), 0);
+	while (info_of(root, 2).quotas.guaranteed_bytes != 8 << 20)
+		usleep(1000);
+	ck_assert_uint_eq(info_of(root, 1).quotas.guaranteed_bytes, 4 << 20);
+	fm_pool_detach(root);
+	fm_pool_detach(search);
+	fm_pool_detach(batch);
+	stop();
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("pool_limits");
@@ -160,6 +354,8 @@ int main(void)
 	tcase_add_test(cases, only_named_users_and_groups_attach);
 	tcase_add_test(cases, without_names_the_socket_decides);
 	tcase_add_test(cases, one_client_does_not_stage_the_whole_pool);
+	tcase_add_test(cases, each_user_acts_for_its_tenant_and_sees_no_other);
+	tcase_add_test(cases, quotas_hold_and_change_while_it_runs);
 	suite_add_tcase(suite, cases);
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);
