@@ -218,10 +218,11 @@ class Node:
 
     def touch_both_workers(self):
         """A worker attaches again when it has work: give both some that is not in the pool."""
-        body, expected = self.users.prompts[0]
-        salt = f"{self.chance.random()} " * 6
-        body = {**body, "prompt": salt + body["prompt"], "max_tokens": 2}
+        prompt, _ = self.users.prompts[0]
         for _ in range(100):
+            # Anew each time: what the decode worker computed alone is cached there, and stays so.
+            salt = f"{self.chance.random()} " * 6
+            body = {**prompt, "prompt": salt + prompt["prompt"], "max_tokens": 2}
             status, answer = launcher.call(self.system.port, "POST", "/v1/completions", body)
             if status == 200 and answer["fabricmgr"]["route"] == "disaggregated":
                 return
