@@ -80,13 +80,14 @@ help:
 	'  make model      fetch the demo model and print its path (MODEL=/path/x.gguf uses another)' \
 	'  make demo       the whole system on this machine, answering questions (KEEP=1 leaves it running)' \
 	'  make check      every test; installs what it needs' \
-	'  make check-long 5000 random mixes of requests (MIXES) and every case of same bits' \
+	'  make check-long 5000 random mixes of requests (MIXES), every case of same bits, check-deb' \
 	'  make bench      every benchmark; make bench-NAME one of: $(BENCHES)' \
 	'                  (STRICT=1 fails when a goal is missed; BENCH_ARGS="--pairs 9" and the like)' \
 	'  make peers      what they compare with (llama.cpp, redis-server) into build/peers' \
 	'  make check-alloc  every allocation of requests and starts fails, one by one' \
 	'  make check-kills  kill processes at every step of every protocol: KILLS=500 SEED=1' \
 	'  make check-model  the lease protocol searched by spin, as it is and with planted faults' \
+	'  make deb        Debian packages into build/deb; make check-deb installs, upgrades and purges them in a fresh root' \
 	'  make check-formats  weights in every format against the gguf package' \
 	'  make fuzz       the fuzz targets, FUZZ_SECONDS (10) each' \
 	'  make install    DESTDIR= PREFIX=$(PREFIX) LIBDIR=PREFIX/lib; make uninstall takes the same' \
@@ -151,6 +152,7 @@ check-long: deps-test
 	@$(MAKE) --no-print-directory -s -j$$(nproc) programs units
 	@MIXES=$${MIXES:-5000} $(BUILD)/tests/unit/mixes
 	@SAME_BITS_ALL=1 $(BUILD)/tests/unit/same_bits
+	@$(MAKE) --no-print-directory -s check-deb
 
 # KILLS (50) and SEED (1) choose how long and which.
 check-kills: deps-test
@@ -221,6 +223,34 @@ install: programs
 .PHONY: uninstall
 uninstall:
 	rm -f $(addprefix $(DESTDIR),$(INSTALLED))
+
+# Debian packages, into build/deb: the sources (as git knows them, without it all but build/) are copied
+# and built there. DEB_VERSION names another version, for a test of the upgrade.
+DEPS_DEB := build-essential debhelper lintian fakeroot
+DEPS_CHECK_DEB := debootstrap systemd-container
+DEB_VERSION ?= $(VERSION)
+DEB_MAINTAINER ?= fabricmgr maintainers <maintainers@fabricmgr.invalid>
+DEB := build/deb/$(DEB_VERSION)
+.PHONY: deb check-deb check-browser
+deb: deps
+	@$(call install_missing,$(DEPS_DEB))
+	@rm -rf $(DEB) && mkdir -p $(DEB)/fabricmgr
+	@{ git ls-files -co --exclude-standard -z 2>/dev/null || find . -name build -prune -o -name .git -prune -o -type f -print0; } | \
+		xargs -0 -r ls -d 2>/dev/null | tar -c -T - | tar -x -C $(DEB)/fabricmgr
+	@cp -r packaging/debian $(DEB)/fabricmgr/debian
+	@cd $(DEB)/fabricmgr/debian && sed -i 's|@MAINTAINER@|$(DEB_MAINTAINER)|' control && \
+		sed 's|@VERSION@|$(DEB_VERSION)|; s|@UPSTREAM@|$(DEB_VERSION)|; s|@MAINTAINER@|$(DEB_MAINTAINER)|' changelog.in | \
+		sed "s|@DATE@|$$(date -R -d @$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || date +%s)})|" > changelog && rm changelog.in
+	@cd $(DEB)/fabricmgr && MAKEFLAGS= DEB_BUILD_OPTIONS=noautodbgsym CCACHE_DIR="$$(ccache --get-config cache_dir 2>/dev/null)" dpkg-buildpackage -b -us -uc -j$$(nproc) >../build.log 2>&1 || \
+		{ tail -n 40 ../build.log >&2; exit 1; }
+	@rm -rf $(DEB)/fabricmgr && ls $(DEB)/*.deb
+
+# They are installed, used, upgraded, removed and purged in a fresh Debian 12 with a systemd of its own.
+check-deb:
+	@$(call install_missing,$(DEPS_CHECK_DEB))
+	@$(MAKE) --no-print-directory -s deb DEB_VERSION=0.0.9
+	@$(MAKE) --no-print-directory -s deb
+	@$(SUDO) python3 -B tests/packages/check_deb.py --cache '$(CACHE)' build/deb/0.0.9 build/deb/$(VERSION)
 
 programs: $(BUILD)/libfabricmgr.so $(BIN)
 units: $(UNIT_BIN) $(if $(filter release,$(VARIANT)),$(BUILD)/tests/fail_alloc.so)
