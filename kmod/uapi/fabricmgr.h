@@ -22,7 +22,15 @@ enum fabricmgr_block_state {
 	FABRICMGR_BLOCK_SEALED = 2,	/* visible, immutable; may be leased */
 	FABRICMGR_BLOCK_EVICTING = 3,	/* no new leases; goes back to SEALED if one is found */
 	FABRICMGR_BLOCK_QUARANTINE = 4, /* its dead writer may still have device I/O in flight */
+	FABRICMGR_BLOCK_GROUPED = 5,	/* in the lowest 3 bits; the others name the leader's entry.
+					   Sealed when the leader is SEALED, staging before */
 };
+
+/* The members of a group but one are GROUPED until the one, its leader, has become SEALED. */
+#define FABRICMGR_BLOCK_GROUPED_BY(leader) (((leader) << 3) | FABRICMGR_BLOCK_GROUPED)
+#define FABRICMGR_IS_GROUPED(state) (((state) & 7) == FABRICMGR_BLOCK_GROUPED)
+#define FABRICMGR_GROUP_LEADER(state) ((state) >> 3)
+#define FABRICMGR_GROUPED_MAX (1u << 29) /* entries of an index that has groups, at most */
 
 #define FABRICMGR_WORD(generation, state) (((__u64)(generation) << 32) | (__u32)(state))
 #define FABRICMGR_WORD_GENERATION(word) ((__u32)((word) >> 32))

@@ -53,6 +53,9 @@
 /* Chunks that go by one request to evict: a few ms in which the daemon serves nobody else. */
 #define FM_EVICT_STEP_CHUNKS 16u
 
+/* Blocks of one group: an object for each layer of a model of 64; a quarter of a ring. */
+#define FM_GROUP_MAX 64u
+
 /* Ancestors that one touch refreshes: a chain of 64 Ki tokens at 16 a block. */
 #define FM_TOUCH_STEPS 4096u
 

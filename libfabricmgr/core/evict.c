@@ -9,6 +9,7 @@
 #include <fabricmgr_probes.h>
 
 #include "core/evict.h"
+#include "core/groups.h"
 
 #define NONE FM_NO_ENTRY
 
@@ -61,7 +62,7 @@ uint32_t fm_store_leases(struct fm_store *store, const struct fm_owner *owner)
 	return n;
 }
 
-static bool may_go(struct fm_store *store, uint32_t entry)
+static bool may_go_alone(struct fm_store *store, uint32_t entry)
 {
 	const struct fm_node *node = &store->nodes[entry];
 
@@ -81,45 +82,134 @@ static bool may_go(struct fm_store *store, uint32_t entry)
 	return true;
 }
 
-static uint32_t descend(const struct fm_store *store, uint32_t entry)
+/* A group goes with all its members or stays. */
+static bool may_go(struct fm_store *store, uint32_t entry)
 {
-	for (;;) {
-		uint32_t child = store->nodes[entry].first_child;
+	uint32_t member = entry;
 
+	do {
+		if (!may_go_alone(store, member))
+			return false;
+		member = fm_group_next(store, member);
+	} while (member != entry);
+	return true;
+}
+
+/* The block, and with it its group: victims that stand side by side. Returns how many there are. */
+static uint32_t pick(struct fm_store *store, uint32_t entry, uint32_t n)
+{
+	uint32_t member = entry;
+
+	do {
+		store->nodes[member].picked = store->round;
+		store->victims[n++] = member;
+		member = fm_group_next(store, member);
+	} while (member != entry);
+	return n;
+}
+
+/* Of the block or of another of its group. */
+static uint32_t unvisited_child(const struct fm_store *store, uint32_t entry)
+{
+	uint32_t member = entry, child;
+
+	do {
+		child = store->nodes[member].first_child;
 		while (child != NONE && store->nodes[child].visited == store->round)
 			child = store->nodes[child].next_sibling;
+		member = fm_group_next(store, member);
+	} while (child == NONE && member != entry);
+	return child;
+}
+
+/* @next leads back up: to the member that the walk came in by, not to the child's own parent. */
+static uint32_t descend(struct fm_store *store, uint32_t entry)
+{
+	for (;;) {
+		uint32_t child = unvisited_child(store, entry);
+
 		if (child == NONE)
 			return entry;
+		store->nodes[child].next = entry;
 		entry = child;
 	}
 }
 
+/* The whole group is; true: @root is in it. */
+static bool visit(struct fm_store *store, uint32_t entry, uint32_t root)
+{
+	uint32_t member = entry;
+	bool is_root = false;
+
+	do {
+		store->nodes[member].visited = store->round;
+		is_root |= member == root;
+		member = fm_group_next(store, member);
+	} while (member != entry);
+	return is_root;
+}
+
 /* Picks from @root's subtree, children before parents, until @limit victims. Each entry is visited
- * once a round, so a round costs at most one pass over the index. */
+ * once a round, so a round costs at most one pass over the index. A group is one node of it, with
+ * the children of all its members. */
 static uint32_t gather(struct fm_store *store, uint32_t root, uint32_t n, uint32_t limit)
 {
 	uint32_t entry;
+	bool is_root = false;
 
 	if (store->nodes[root].visited == store->round || store->nodes[root].leased == store->scan)
 		return n;
-	for (entry = descend(store, root); n < limit;
-	     entry = descend(store, store->nodes[entry].parent)) {
-		store->nodes[entry].visited = store->round;
-		if (may_go(store, entry)) {
-			store->nodes[entry].picked = store->round;
-			store->victims[n++] = entry;
-		}
-		if (entry == root)
-			break;
+	for (entry = descend(store, root); n < limit && !is_root;
+	     entry = is_root ? NONE : descend(store, store->nodes[entry].next)) {
+		is_root = visit(store, entry, root);
+		if (may_go(store, entry))
+			n = pick(store, entry, n);
 	}
 	return n;
+}
+
+/* Whether the victim's group has a lease or a child; how many it is. A child stands before its
+ * parent among the victims: one that stayed keeps its parent. */
+static bool must_stay(const struct fm_store *store, uint32_t entry, uint32_t *size)
+{
+	uint32_t member = entry;
+	bool stay = false;
+
+	*size = 0;
+	do {
+		stay |= store->nodes[member].leased == store->scan ||
+			store->nodes[member].first_child != NONE;
+		++*size;
+		member = fm_group_next(store, member);
+	} while (member != entry);
+	return stay;
+}
+
+static void free_victim(struct fm_store *store, uint32_t entry)
+{
+	FM_PROBE(evict, entry, store->index.entries[entry].key,
+		 FM_HIGH(store->index.entries[entry].extent));
+	fm_store_free_sealed(store, entry);
+	FM_KILL_POINT("evict: one freed");
+}
+
+/* The same word again: readers that took a lease before see no change. */
+static uint32_t keep_victim(struct fm_store *store, uint32_t entry, uint32_t stays)
+{
+	uint64_t *word = &store->index.entries[entry].word;
+
+	store->victims[stays++] = entry;
+	/* Release: pairs with the acquires in fm_index_find() and fm_lease_take(). */
+	fm_store_release(word,
+			 FABRICMGR_WORD(FABRICMGR_WORD_GENERATION(*word), FABRICMGR_BLOCK_SEALED));
+	return stays;
 }
 
 /* The evictor's half of the protocol, for all victims at once, which have left the policy's order.
  * Returns how many were freed. */
 static uint32_t sacrifice(struct fm_store *store, uint32_t n)
 {
-	uint32_t freed = 0, stays = 0;
+	uint32_t freed = 0, stays = 0, size;
 
 	for (uint32_t i = 0; i < n; i++) {
 		uint64_t *word = &store->index.entries[store->victims[i]].word;
@@ -133,25 +223,15 @@ static uint32_t sacrifice(struct fm_store *store, uint32_t n)
 	fm_fence();
 	fm_store_scan_leases(store);
 	FM_KILL_POINT("evict: scanned, not freed");
-	for (uint32_t i = 0; i < n; i++) {
-		uint32_t entry = store->victims[i];
-		uint64_t *word = &store->index.entries[entry].word;
+	for (uint32_t i = 0; i < n; i += size) {
+		bool stay = must_stay(store, store->victims[i], &size);
 
-		/* A child stands before its parent here: one that stayed keeps its parent. */
-		if (store->nodes[entry].leased != store->scan &&
-		    store->nodes[entry].first_child == NONE) {
-			FM_PROBE(evict, entry, store->index.entries[entry].key,
-				 FM_HIGH(store->index.entries[entry].extent));
-			fm_store_free_sealed(store, entry);
-			FM_KILL_POINT("evict: one freed");
-			freed++;
-			continue;
-		}
-		store->victims[stays++] = entry;
-		/* The same word again: readers that took a lease before see no change. Release:
-		 * pairs with the acquires in fm_index_find() and fm_lease_take(). */
-		fm_store_release(word, FABRICMGR_WORD(FABRICMGR_WORD_GENERATION(*word),
-						      FABRICMGR_BLOCK_SEALED));
+		for (uint32_t k = i; k < i + size; k++)
+			if (!stay)
+				free_victim(store, store->victims[k]);
+			else
+				stays = keep_victim(store, store->victims[k], stays);
+		freed += stay ? 0 : size;
 	}
 	/* Parents before children, as the policy was told of them first. */
 	while (stays)
@@ -178,7 +258,7 @@ static uint32_t batch_of(const struct fm_store *store)
 /* Leaves of one class in the policy's order; each that goes may make its parent the next one. */
 static uint32_t evict_from_class(struct fm_store *store, uint32_t list)
 {
-	uint32_t n = 0, entry, stays = NONE, batch = batch_of(store);
+	uint32_t n = 0, entry, stays = NONE, first, batch = batch_of(store);
 
 	store->round++;
 	while (n < batch) {
@@ -190,12 +270,15 @@ static uint32_t evict_from_class(struct fm_store *store, uint32_t list)
 			stays = entry;
 			continue;
 		}
-		store->nodes[entry].picked = store->round;
-		store->policy->remove(store->policy_state, entry, store->now, true);
-		store->victims[n++] = entry;
+		first = n;
+		for (n = pick(store, entry, n); first < n; first++)
+			store->policy->remove(store->policy_state, store->victims[first],
+					      store->now, true);
 	}
+	/* What stayed for itself may have gone since with its group. */
 	for (entry = stays; entry != NONE; entry = store->nodes[entry].next)
-		store->policy->back(store->policy_state, entry);
+		if (store->nodes[entry].picked != store->round)
+			store->policy->back(store->policy_state, entry);
 	return n ? sacrifice(store, n) : 0;
 }
 
@@ -236,7 +319,7 @@ static uint32_t gather_chunk(struct fm_store *store, uint32_t at, uint32_t sourc
 	store->round++;
 	for (uint32_t i = 0; i < chunk->slots; i++)
 		if (chunk->entries[i] != NONE)
-			n = gather(store, chunk->entries[i], n, FM_EVICT_MAX);
+			n = gather(store, chunk->entries[i], n, FM_EVICT_MAX - FM_GROUP_MAX);
 	for (uint32_t i = 0; i < chunk->slots; i++)
 		if (chunk->entries[i] != NONE &&
 		    store->nodes[chunk->entries[i]].picked != store->round)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * The block index and the header table: layout, lookup by anybody, change by the one writer. Pure.
- * Invariant: an entry is reachable through a bucket only while its word is SEALED or EVICTING.
+ * Invariant: an entry is reachable through a bucket only while its word is SEALED or EVICTING, or
+ * GROUPED.
  */
 #include <string.h>
 
@@ -94,6 +95,22 @@ static struct place place_of(const struct fm_index *index, const uint64_t key[2]
 	return place;
 }
 
+uint32_t fm_index_state(const struct fm_index *index, uint32_t state)
+{
+	uint32_t leader = FABRICMGR_GROUP_LEADER(state);
+
+	if (!FABRICMGR_IS_GROUPED(state))
+		return state;
+	/* Acquire: pairs with the release that makes a whole group visible, in
+	 * fm_store_seal_group(): who sees it finds every member. The leader's entry is the group's
+	 * as long as a member is GROUPED; a reader that is later than that has an old word. */
+	if (leader < index->entries_max &&
+	    FABRICMGR_WORD_STATE(fm_load_acquire(&index->entries[leader].word)) ==
+		    FABRICMGR_BLOCK_SEALED)
+		return FABRICMGR_BLOCK_SEALED;
+	return FABRICMGR_BLOCK_STAGING;
+}
+
 static uint32_t find_at(const struct fm_index *index, struct place place, const uint64_t wanted[2],
 			uint64_t *word)
 {
@@ -113,7 +130,7 @@ static uint32_t find_at(const struct fm_index *index, struct place place, const 
 			entry = &index->entries[FM_LOW(slot) - 1];
 			/* Acquire: pairs with the release that made it SEALED; fields follow. */
 			*word = fm_load_acquire(&entry->word);
-			state = FABRICMGR_WORD_STATE(*word);
+			state = fm_index_state(index, FABRICMGR_WORD_STATE(*word));
 			/* Relaxed: a key of a later generation is found out by fm_lease_take();
 			 * without a lease, the answer is a hint anyway. */
 			if ((state == FABRICMGR_BLOCK_SEALED ||

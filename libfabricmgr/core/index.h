@@ -78,7 +78,11 @@ void fm_index_format(void *memory, uint32_t entries_max, uint64_t incarnation, u
 /* Checks the header and fills @index. */
 int fm_index_open(struct fm_index *index, void *memory, size_t bytes);
 
-/* The entry that holds @key and the word it had (SEALED or EVICTING), or FM_NO_ENTRY. */
+/* What a reader may take @state for: GROUPED is what the leader's word makes of it. */
+uint32_t fm_index_state(const struct fm_index *index, uint32_t state);
+
+/* The entry that holds @key and the word it had (SEALED, EVICTING or, in a group that is visible,
+ * GROUPED), or FM_NO_ENTRY. */
 uint32_t fm_index_find(const struct fm_index *index, const struct fm_key *key, uint64_t *word);
 
 /* How many leading keys are there: as fm_index_find() of each, with the memory of later ones
@@ -117,7 +121,7 @@ static inline void fm_key_store(uint64_t to[2], const struct fm_key *key)
 struct fm_header {
 	uint32_t magic;
 	uint16_t version;
-	uint16_t flags; /* 0 */
+	uint16_t flags; /* FM_HEADER_… */
 	uint8_t ns[16]; /* first half of the namespace digest */
 	uint8_t key[16];
 	uint32_t length;
@@ -128,6 +132,9 @@ struct fm_header {
 	uint32_t crc32c;   /* of the data */
 	uint32_t checksum; /* CRC32C of all before */
 };
+
+/* One of a group: sealed with others, and gone with them. */
+#define FM_HEADER_IN_GROUP (1u << 8)
 
 _Static_assert(sizeof(struct fm_header) == 64, "a header is one cache line");
 

@@ -53,7 +53,8 @@ static inline bool fm_lease_take(struct fabricmgr_lease *lease, const struct fm_
 	FM_KILL_POINT("acquire: lease written, not checked");
 	/* Pairs with the fence in sacrifice(), between EVICTING and the scan: either the evictor
 	 * sees this lease, or this load sees EVICTING. Acquire: the reads of the block follow;
-	 * pairs with the release that made the word SEALED, in set_state() or sacrifice(). */
+	 * pairs with the release that made the word SEALED, in fm_life_set_state() or
+	 * keep_victim(). */
 	fm_fence();
 	if (fm_load_acquire(&entry->word) == expected)
 		return true;

@@ -26,9 +26,12 @@ enum fm_op {
 	FM_OP_FETCH = 10, /* @length: the same for all keys of one call */
 };
 
+/* SEAL: one of a group whose other members follow, the last without it. All are answered then. */
+#define FM_SUBMIT_MORE (1u << 31)
+
 struct fm_submission {
 	uint32_t op;
-	uint32_t flags; /* 0; SEAL: FM_SEAL_… */
+	uint32_t flags; /* 0; SEAL: FM_SEAL_…, FM_SUBMIT_MORE */
 	uint64_t tag;	/* comes back in the completion */
 	struct fm_key key;
 	struct fm_key parent;

@@ -11,6 +11,8 @@
 #include <fabricmgr_probes.h>
 
 #include "core/evict.h"
+#include "core/groups.h"
+#include "core/life.h"
 #include "core/store.h"
 
 #define NONE FM_NO_ENTRY
@@ -88,7 +90,7 @@ static uint64_t bytes_of(const struct fm_store *store, uint32_t entry)
 	return (uint64_t)store->nodes[entry].pages * FM_SLOT_GRAIN;
 }
 
-static void set_state(struct fm_store *store, uint32_t entry, enum fabricmgr_block_state state)
+void fm_life_set_state(struct fm_store *store, uint32_t entry, enum fabricmgr_block_state state)
 {
 	uint64_t *word = &store->index.entries[entry].word;
 
@@ -162,7 +164,7 @@ void fm_store_owner_remove(struct fm_store *store, struct fm_owner *owner, uint6
 		store->counters.staging--;
 		if (expires) {
 			store->nodes[entry].expires = expires;
-			set_state(store, entry, FABRICMGR_BLOCK_QUARANTINE);
+			fm_life_set_state(store, entry, FABRICMGR_BLOCK_QUARANTINE);
 			list_push(store, &store->quarantine_head, entry);
 			store->counters.quarantine++;
 		} else {
@@ -212,7 +214,7 @@ static int stage_entry(struct fm_store *store, struct fm_owner *owner, uint64_t 
 	};
 	owner_receive(store, owner, entry);
 	tenant_of(store, entry)->staged_bytes += bytes_of(store, entry);
-	set_state(store, entry, FABRICMGR_BLOCK_STAGING);
+	fm_life_set_state(store, entry, FABRICMGR_BLOCK_STAGING);
 	store->counters.staging++;
 	store->counters.stages++;
 	*out = entry;
@@ -312,8 +314,8 @@ int fm_store_stage(struct fm_store *store, struct fm_owner *owner, uint64_t leng
 	}
 }
 
-static bool is_staged_by(const struct fm_store *store, const struct fm_owner *owner, uint32_t entry,
-			 uint32_t generation)
+bool fm_life_is_staged(const struct fm_store *store, const struct fm_owner *owner, uint32_t entry,
+		       uint32_t generation)
 {
 	return entry < store->index.entries_max && store->nodes[entry].owner == owner &&
 	       store->index.entries[entry].word ==
@@ -337,6 +339,49 @@ static void link_parent(struct fm_store *store, uint32_t entry, uint32_t parent)
 }
 
 static void retire(struct fm_store *store, uint32_t entry);
+static void retire_companions(struct fm_store *store, uint32_t entry);
+
+void fm_life_describe(struct fm_store *store, const struct fm_store_seal *seal, uint16_t flags)
+{
+	struct fm_entry *e = &store->index.entries[seal->entry];
+	struct fm_header header = {
+		.magic = FM_HEADER_MAGIC,
+		.version = FM_HEADER_VERSION,
+		.flags = flags,
+		.length = FM_HIGH(e->extent),
+		.generation = seal->generation,
+		.chunk = FM_LOW(e->place),
+		.slot = (uint16_t)FM_LOW(e->extent),
+		.region = (uint16_t)FM_HIGH(e->place),
+		.crc32c = seal->crc32c,
+	};
+
+	fm_key_store(e->key, &seal->key);
+	if (seal->parent)
+		fm_key_store(e->parent, seal->parent);
+	/* Relaxed: SEALED follows with release. */
+	fm_store_relaxed(&e->check, FM_PAIR(seal->crc32c, FM_LOW(e->check)));
+	memcpy(header.ns, seal->ns, sizeof(header.ns));
+	memcpy(header.key, &seal->key, sizeof(header.key));
+	fm_header_write(store->headers, seal->entry, header);
+}
+
+void fm_life_place(struct fm_store *store, struct fm_owner *owner, uint32_t entry, uint32_t parent)
+{
+	const struct fm_entry *e = &store->index.entries[entry];
+
+	if (parent != NONE)
+		link_parent(store, entry, parent);
+	owner_give_up(store, owner, entry);
+	tenant_of(store, entry)->staged_bytes -= bytes_of(store, entry);
+	store->nodes[entry].stamp = ++store->tick;
+	fm_slots_touch(&store->slots, FM_LOW(e->place), store->tick);
+	fm_store_rank(store, entry);
+	store->counters.staging--;
+	store->counters.sealed++;
+	store->counters.seals++;
+	FM_PROBE(seal, owner->id, entry, e->key, FM_HIGH(e->extent));
+}
 
 int fm_store_seal(struct fm_store *store, struct fm_owner *owner, const struct fm_store_seal *seal)
 {
@@ -345,7 +390,7 @@ int fm_store_seal(struct fm_store *store, struct fm_owner *owner, const struct f
 	uint64_t word;
 	int err = 0;
 
-	if (!is_staged_by(store, owner, seal->entry, seal->generation))
+	if (!fm_life_is_staged(store, owner, seal->entry, seal->generation))
 		return not_staged(seal->entry);
 	old = fm_index_find(&store->index, &seal->key, &word);
 	if (old != NONE && !seal->replaces) {
@@ -366,37 +411,12 @@ int fm_store_seal(struct fm_store *store, struct fm_owner *owner, const struct f
 		return err;
 	}
 	FM_KILL_POINT("seal: in the index, no header");
-	if (seal->parent)
-		fm_key_store(e->parent, seal->parent);
-	/* Relaxed: SEALED follows with release. */
-	fm_store_relaxed(&e->check, FM_PAIR(seal->crc32c, FM_LOW(e->check)));
-	struct fm_header header = {
-		.magic = FM_HEADER_MAGIC,
-		.version = FM_HEADER_VERSION,
-		.length = FM_HIGH(e->extent),
-		.generation = seal->generation,
-		.chunk = FM_LOW(e->place),
-		.slot = (uint16_t)FM_LOW(e->extent),
-		.region = (uint16_t)FM_HIGH(e->place),
-		.crc32c = seal->crc32c,
-	};
-	memcpy(header.ns, seal->ns, sizeof(header.ns));
-	memcpy(header.key, &seal->key, sizeof(header.key));
-	fm_header_write(store->headers, seal->entry, header);
+	fm_life_describe(store, seal, 0);
 	FM_KILL_POINT("seal: header written, not visible");
-	if (parent != NONE)
-		link_parent(store, seal->entry, parent);
-	owner_give_up(store, owner, seal->entry);
-	tenant_of(store, seal->entry)->staged_bytes -= bytes_of(store, seal->entry);
-	store->nodes[seal->entry].stamp = ++store->tick;
-	fm_slots_touch(&store->slots, FM_LOW(e->place), store->tick);
-	fm_store_rank(store, seal->entry);
-	set_state(store, seal->entry, FABRICMGR_BLOCK_SEALED);
-	store->counters.staging--;
-	store->counters.sealed++;
-	store->counters.seals++;
-	FM_PROBE(seal, owner->id, seal->entry, e->key, FM_HIGH(e->extent));
+	fm_life_place(store, owner, seal->entry, parent);
+	fm_life_set_state(store, seal->entry, FABRICMGR_BLOCK_SEALED);
 	if (old != NONE) {
+		retire_companions(store, old);
 		fm_index_replace(&store->index, old, seal->entry);
 		retire(store, old);
 	}
@@ -462,12 +482,30 @@ static void retire(struct fm_store *store, uint32_t entry)
 	store->policy->remove(store->policy_state, entry, store->now, false);
 	unlink_sealed(store, entry);
 	/* Readers that found it before take no lease any more; see fm_store_free_removed(). */
-	set_state(store, entry, FABRICMGR_BLOCK_EVICTING);
+	fm_life_set_state(store, entry, FABRICMGR_BLOCK_EVICTING);
 	list_push(store, &store->removed_head, entry);
 	store->counters.sealed--;
 	store->counters.removed++;
 	if (++store->removed_fresh >= FM_EVICT_BATCH)
 		fm_store_free_removed(store);
+}
+
+/* The other members of a group that is about to lose one: none of it is found any more. */
+static void retire_companions(struct fm_store *store, uint32_t entry)
+{
+	uint32_t member;
+
+	/* All of them first: from here on a reader gets none, whatever it asks for. */
+	for (member = fm_group_next(store, entry); member != entry;
+	     member = fm_group_next(store, member))
+		fm_life_set_state(store, member, FABRICMGR_BLOCK_EVICTING);
+	if (member != fm_group_next(store, entry))
+		fm_life_set_state(store, entry, FABRICMGR_BLOCK_EVICTING);
+	while ((member = fm_group_next(store, entry)) != entry) {
+		fm_group_leave(store, member, entry);
+		fm_index_remove(&store->index, member);
+		retire(store, member);
+	}
 }
 
 uint32_t fm_store_free_removed(struct fm_store *store)
@@ -500,6 +538,7 @@ int fm_store_remove(struct fm_store *store, const struct fm_key *key)
 	if (entry == NONE)
 		return FM_ERR_NOT_FOUND;
 	FM_PROBE(remove, entry, key->bytes);
+	retire_companions(store, entry);
 	fm_index_remove(&store->index, entry);
 	retire(store, entry);
 	return 0;
@@ -507,7 +546,7 @@ int fm_store_remove(struct fm_store *store, const struct fm_key *key)
 
 uint32_t fm_store_invalidate(struct fm_store *store, const uint8_t *ns, uint32_t tenant)
 {
-	uint32_t n = 0;
+	uint32_t before = store->counters.sealed;
 
 	for (uint32_t entry = 0; entry < store->index.entries_max; entry++) {
 		uint64_t word = store->index.entries[entry].word, found;
@@ -518,17 +557,16 @@ uint32_t fm_store_invalidate(struct fm_store *store, const uint8_t *ns, uint32_t
 		    memcmp(store->headers[entry].ns, ns, sizeof(store->headers[entry].ns)))
 			continue;
 		fm_key_load(store->index.entries[entry].key, &key);
-		if (fm_index_find(&store->index, &key, &found) == entry &&
-		    !fm_store_remove(store, &key))
-			n++;
+		if (fm_index_find(&store->index, &key, &found) == entry)
+			fm_store_remove(store, &key);
 	}
-	return n;
+	return before - store->counters.sealed;
 }
 
 int fm_store_discard(struct fm_store *store, struct fm_owner *owner, uint32_t entry,
 		     uint32_t generation)
 {
-	if (!is_staged_by(store, owner, entry, generation))
+	if (!fm_life_is_staged(store, owner, entry, generation))
 		return not_staged(entry);
 	if (FM_FAULT("leak-discarded"))
 		return 0;
@@ -545,7 +583,7 @@ int fm_store_offer(struct fm_store *store, struct fm_owner *owner, uint32_t entr
 	struct fm_tenant *tenant;
 
 	owner->over = FM_QUOTA_NONE;
-	if (!is_staged_by(store, owner, entry, generation))
+	if (!fm_life_is_staged(store, owner, entry, generation))
 		return not_staged(entry);
 	tenant = tenant_of(store, entry);
 	if (tenant->offers >= FM_OFFERS_MAX / store->slots.tenants.count) {
@@ -592,13 +630,17 @@ void fm_store_touch(struct fm_store *store, uint32_t entry, uint32_t generation)
 	/* Child first: so that in every list a parent ends up behind, that is safer than, its
 	 * children. */
 	for (uint32_t steps = 0; entry != NONE && steps < FM_TOUCH_STEPS; steps++) {
-		struct fm_node *node = &store->nodes[entry];
-		uint64_t place = store->index.entries[entry].place;
+		uint32_t member = entry;
 
-		node->stamp = ++store->tick;
-		fm_slots_touch(&store->slots, FM_LOW(place), store->tick);
-		store->policy->touch(store->policy_state, entry, store->now);
-		entry = node->parent;
+		do { /* a group is as new as its newest member */
+			uint64_t place = store->index.entries[member].place;
+
+			store->nodes[member].stamp = ++store->tick;
+			fm_slots_touch(&store->slots, FM_LOW(place), store->tick);
+			store->policy->touch(store->policy_state, member, store->now);
+			member = fm_group_next(store, member);
+		} while (member != entry);
+		entry = store->nodes[entry].parent;
 	}
 }
 

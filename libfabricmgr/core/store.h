@@ -32,6 +32,7 @@ struct fm_node {
 	uint64_t pinned_until;
 	uint32_t prev, next; /* of the list that it is in; sealed: while one eviction goes on */
 	uint32_t parent, first_child, prev_sibling, next_sibling;
+	uint32_t group_next; /* entry + 1 of the next member around; 0: in no group */
 	uint32_t pages;
 	uint32_t leased;	  /* == store->scan: a lease was seen in that scan */
 	uint32_t visited, picked; /* == store->round */

@@ -282,6 +282,21 @@ struct fm_seal {
 FM_API int fm_block_seal(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
 			 size_t n);
 
+/*
+ * The same for a group: 1 to 64 blocks (k, v, an indexer's, a recurrent state) that are found all
+ * together or none at all, by whoever looks at whatever moment, also when the writer is killed. A
+ * group leaves the pool together, too, and only when no member is leased; removing one removes all.
+ * Take no member for another's parent, and no FM_SEAL_REPLACE. A failure of one leaves all staged;
+ * results that are FM_ERR_CANCELLED were held back by another's, which is returned. Groups stay in
+ * memory: the NVMe tier keeps none, and a restarted daemon lets them go.
+ */
+FM_API int fm_group_seal(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
+			 size_t n);
+
+/* Leases every one of @n blocks, or none: FM_ERR_NOT_FOUND. fm_block_release() takes them back. */
+FM_API int fm_group_acquire(struct fm_pool *pool, const struct fm_key *keys, size_t n,
+			    struct fm_block *blocks);
+
 /* Gives staged blocks back; nobody ever saw them. */
 FM_API void fm_block_discard(struct fm_pool *pool, struct fm_block *blocks, size_t n);
 

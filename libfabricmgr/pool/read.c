@@ -88,7 +88,9 @@ static bool acquire_one(struct fm_pool *pool, const struct fm_key *key, uint32_t
 		if (entry == FM_NO_ENTRY)
 			return false;
 		e = &pool->index.entries[entry];
-		if (FABRICMGR_WORD_STATE(word) != FABRICMGR_BLOCK_SEALED ||
+		/* GROUPED: of a group that is visible, or it would not have been found. */
+		if ((FABRICMGR_WORD_STATE(word) != FABRICMGR_BLOCK_SEALED &&
+		     !FABRICMGR_IS_GROUPED(FABRICMGR_WORD_STATE(word))) ||
 		    !fm_lease_take(&pool->leases[lease], e, word)) {
 			fm_pause(); /* being evicted: gone, or back, in a moment */
 			continue;
@@ -242,9 +244,10 @@ int fm_pool_walk(struct fm_pool *pool, uint32_t *cursor, struct fm_block_info *o
 	while (*cursor < pool->index.entries_max) {
 		uint32_t entry = (*cursor)++;
 		const struct fm_entry *e = &pool->index.entries[entry];
-		/* Acquire: pairs with the releases of the word in set_state() and entry_free(). */
+		/* Acquire: pairs with the releases of the word in fm_life_set_state() and
+		 * entry_free(). */
 		uint64_t word = fm_load_acquire(&e->word), place, extent, check;
-		uint32_t state = FABRICMGR_WORD_STATE(word);
+		uint32_t state = fm_index_state(&pool->index, FABRICMGR_WORD_STATE(word));
 		struct fm_header header;
 
 		if (state == FABRICMGR_BLOCK_EVICTING) {

@@ -44,6 +44,9 @@ struct fm_session {
 	uint32_t pid, uid, flags, tenant;
 	uint32_t waiting;      /* answers that are due: stage requests, fetches, removals */
 	uint64_t broken_fetch; /* the call whose chain has ended */
+	/* Members of a group that has not come as a whole; each is one of @waiting. */
+	struct fm_submission *group; /* FM_GROUP_MAX of them, once there was one */
+	uint32_t group_size;
 	char name[48];
 };
 

@@ -25,6 +25,7 @@
 
 #include "base/clock.h"
 #include "core/evict.h"
+#include "core/groups.h"
 #include "pool/server.h"
 
 #ifndef SO_PEERPIDFD
@@ -132,6 +133,7 @@ void fm_session_end(struct fm_session *session)
 	close_fd(session->pidfd);
 	close_fd(session->submitted);
 	close_fd(session->completed);
+	free(session->group);
 	if (session->prev)
 		session->prev->next = session->next;
 	else
@@ -651,6 +653,73 @@ static void on_seal(struct fm_session *session, const struct fm_submission *s,
 		fm_session_complete(session, &completion);
 }
 
+static struct fm_store_seal seal_of(const struct fm_submission *s)
+{
+	return (struct fm_store_seal){
+		.entry = s->entry,
+		.generation = s->generation,
+		.crc32c = s->crc32c,
+		.key = s->key,
+		.parent = s->has_parent ? &s->parent : NULL,
+		.ns = s->ns,
+		.replaces = s->flags & FM_SEAL_REPLACE,
+	};
+}
+
+/* Answers every member that has come. */
+static void end_group(struct fm_session *session, const int *results)
+{
+	struct fm_tiering *tiering = session->server->tiering;
+	uint32_t n = session->group_size;
+
+	session->waiting -= n;
+	session->group_size = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct fm_submission *s = &session->group[i];
+		struct fm_completion completion =
+			fill_answer(session, s->tag, results[i], s->entry);
+
+		/* A block of that key in the log must not come back alone. */
+		if (!results[i])
+			fm_tiering_remove(tiering, &s->key);
+		fm_tiering_answer(tiering, session, &completion, false);
+	}
+}
+
+static void fail_group(struct fm_session *session, int err)
+{
+	int results[FM_GROUP_MAX];
+
+	for (uint32_t i = 0; i < session->group_size; i++)
+		results[i] = err;
+	end_group(session, results);
+}
+
+static void on_group_seal(struct fm_session *session, const struct fm_submission *s)
+{
+	struct fm_store_seal seals[FM_GROUP_MAX];
+	int results[FM_GROUP_MAX];
+
+	if (!session->group)
+		session->group = calloc(FM_GROUP_MAX, sizeof(*session->group));
+	if (!session->group || session->group_size == FM_GROUP_MAX) {
+		int err = session->group ? FM_ERR_LIMIT : FM_ERR_NO_MEMORY;
+
+		fail_group(session, err);
+		fm_session_answer(session, s->tag, err, 0);
+		return;
+	}
+	session->group[session->group_size++] = *s;
+	session->waiting++;
+	if (s->flags & FM_SUBMIT_MORE)
+		return;
+	for (uint32_t i = 0; i < session->group_size; i++)
+		seals[i] = seal_of(&session->group[i]);
+	fm_store_seal_group(&session->server->store, &session->owner, seals, session->group_size,
+			    results);
+	end_group(session, results);
+}
+
 static uint64_t after(uint64_t now, uint64_t ns)
 {
 	return !ns ? 0 : ns > UINT64_MAX - now ? UINT64_MAX : now + ns;
@@ -679,20 +748,19 @@ static void on_submission(struct fm_session *session, const struct fm_submission
 	uint32_t entry = 0;
 	int err;
 
+	/* Only a broken client lets anything come between the members of a group. */
+	if (session->group_size && s->op != FM_OP_SEAL)
+		fail_group(session, FM_ERR_INVALID);
 	switch (s->op) {
 	case FM_OP_STAGE:
 		on_stage(session, s);
 		return;
 	case FM_OP_SEAL:
-		seal = (struct fm_store_seal){
-			.entry = s->entry,
-			.generation = s->generation,
-			.crc32c = s->crc32c,
-			.key = s->key,
-			.parent = s->has_parent ? &s->parent : NULL,
-			.ns = s->ns,
-			.replaces = s->flags & FM_SEAL_REPLACE,
-		};
+		if (s->flags & FM_SUBMIT_MORE || session->group_size) {
+			on_group_seal(session, s);
+			return;
+		}
+		seal = seal_of(s);
 		on_seal(session, s, &seal);
 		return;
 	case FM_OP_DISCARD:

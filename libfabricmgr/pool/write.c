@@ -19,7 +19,9 @@
 #include "pool/client.h"
 
 /* Submissions that one call has in flight: half the ring, so that two callers share it. */
-#define WINDOW (FM_RING_ENTRIES / 2)
+#define WINDOW	   (FM_RING_ENTRIES / 2)
+
+#define UNANSWERED INT32_MIN
 
 /* How long seal, offer and adopt wait for a daemon that is there but does not answer. */
 #define ANSWER_NS (10 * FM_NS_PER_S)
@@ -186,20 +188,24 @@ static void abandon(struct fm_pool *pool, struct fm_batch *batch)
 /*
  * Submits @n (at most WINDOW) entries and waits for all answers. Not answered in time, or the
  * daemon gone: their completions hold FM_ERR_DEADLINE or FM_ERR_DISCONNECTED. @leases: of seals, or
- * NULL.
+ * NULL. @together: nothing of another thread comes between them.
  */
-static void exchange(struct fm_pool *pool, struct fm_submission *s, uint32_t n,
-		     const uint32_t *leases, struct fm_completion *completions, uint64_t deadline)
+static void exchange_all(struct fm_pool *pool, struct fm_submission *s, uint32_t n,
+			 const uint32_t *leases, struct fm_completion *completions,
+			 uint64_t deadline, bool together)
 {
+	uint32_t at_least = together ? n : 1;
 	struct fm_batch batch = {.completions = completions};
 	uint32_t sent = 0, fresh = 0;
 
 	for (uint32_t i = 0; i < n; i++)
-		completions[i] = (struct fm_completion){.result = FM_ERR_CANCELLED};
+		completions[i] = (struct fm_completion){.result = UNANSWERED};
 	pthread_mutex_lock(&pool->ring_lock);
 	for (;;) {
-		while (sent < n && !is_gone(pool) && pool->free_flight_count &&
-		       fm_ring_room(&pool->ring)) {
+		while (sent < n && !is_gone(pool) && pool->free_flight_count >= at_least &&
+		       fm_ring_room(&pool->ring) >= at_least) {
+			at_least = 1;
+			FM_KILL_POINT("ring: before a submission");
 			submit(pool, &batch, sent, &s[sent], leases ? leases[sent] : FM_NO_LEASE);
 			sent++;
 			fresh++;
@@ -218,10 +224,16 @@ static void exchange(struct fm_pool *pool, struct fm_submission *s, uint32_t n,
 	if (batch.pending)
 		abandon(pool, &batch);
 	for (uint32_t i = 0; i < n; i++)
-		if (completions[i].result == FM_ERR_CANCELLED)
+		if (completions[i].result == UNANSWERED)
 			completions[i].result =
 				is_gone(pool) ? FM_ERR_DISCONNECTED : FM_ERR_DEADLINE;
 	pthread_mutex_unlock(&pool->ring_lock);
+}
+
+static void exchange(struct fm_pool *pool, struct fm_submission *s, uint32_t n,
+		     const uint32_t *leases, struct fm_completion *completions, uint64_t deadline)
+{
+	exchange_all(pool, s, n, leases, completions, deadline, false);
 }
 
 /* Submits without an answer; waits for room in the ring only. */
@@ -399,7 +411,7 @@ int fm_block_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_bl
 
 /* One window of seals: leases first, then the submissions, then what became of each. */
 static int seal_piece(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
-		      const uint32_t *checksums, uint32_t n)
+		      const uint32_t *checksums, uint32_t n, bool is_group)
 {
 	struct fm_submission submissions[WINDOW];
 	struct fm_completion completions[WINDOW];
@@ -424,7 +436,7 @@ static int seal_piece(struct fm_pool *pool, const struct fm_digest *ns, struct f
 			.crc32c = checksums ? checksums[i] : fm_crc32c(block->data, block->length),
 			.key = seals[i].key,
 			.has_parent = seals[i].parent != NULL,
-			.flags = seals[i].flags,
+			.flags = seals[i].flags | (is_group && i + 1 < n ? FM_SUBMIT_MORE : 0),
 		};
 		if (seals[i].parent)
 			submissions[i].parent = *seals[i].parent;
@@ -434,7 +446,8 @@ static int seal_piece(struct fm_pool *pool, const struct fm_digest *ns, struct f
 			       block->generation, FM_LOW(extent));
 	}
 	FM_KILL_POINT("seal: leases written");
-	exchange(pool, submissions, n, leases, completions, fm_clock_ns() + ANSWER_NS);
+	exchange_all(pool, submissions, n, leases, completions, fm_clock_ns() + ANSWER_NS,
+		     is_group);
 	FM_KILL_POINT("seal: answered");
 	for (uint32_t i = 0; i < n; i++) {
 		int result = completions[i].result;
@@ -457,15 +470,11 @@ static int seal_piece(struct fm_pool *pool, const struct fm_digest *ns, struct f
 	return first;
 }
 
-int fm_block_seal(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals, size_t n)
+/* Whether the seals can be asked for at all; every result is FM_ERR_CANCELLED then. */
+static int check_seals(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
+		       size_t n, uint32_t flags)
 {
-	return fm_block_seal_summed(pool, ns, seals, NULL, n);
-}
-
-int fm_block_seal_summed(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
-			 const uint32_t *checksums, size_t n)
-{
-	int first = 0, err = check_writer(pool);
+	int err = check_writer(pool);
 
 	if (err)
 		return err;
@@ -475,7 +484,7 @@ int fm_block_seal_summed(struct fm_pool *pool, const struct fm_digest *ns, struc
 		const struct fm_block *block = seals[i].block;
 
 		seals[i].result = FM_ERR_CANCELLED;
-		if (seals[i].flags & ~FM_SEAL_REPLACE)
+		if (seals[i].flags & ~flags)
 			return fm_fail(FM_ERR_INVALID, "seal %zu has unknown flags %x", i,
 				       seals[i].flags);
 		if (!block || !block->data || block->lease != FM_NO_LEASE ||
@@ -485,11 +494,58 @@ int fm_block_seal_summed(struct fm_pool *pool, const struct fm_digest *ns, struc
 				       "by this client",
 				       i);
 	}
+	return 0;
+}
+
+int fm_group_seal(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals, size_t n)
+{
+	int err = check_seals(pool, ns, seals, n, 0);
+
+	if (err)
+		return err;
+	if (!n || n > FM_GROUP_MAX)
+		return fm_fail(FM_ERR_LIMIT, "a group has 1 to %u blocks, not %zu", FM_GROUP_MAX,
+			       n);
+	err = seal_piece(pool, ns, seals, NULL, (uint32_t)n, true);
+	/* What is wrong with one, not that the others were held back by it. */
+	for (size_t i = 0; err == FM_ERR_CANCELLED && i < n; i++)
+		if (seals[i].result != FM_ERR_CANCELLED)
+			err = seals[i].result;
+	if (err == FM_ERR_EXISTS)
+		return fm_fail(err, "a block of one of the group's keys is sealed already");
+	return explain(pool, err, "sealing a group");
+}
+
+int fm_group_acquire(struct fm_pool *pool, const struct fm_key *keys, size_t n,
+		     struct fm_block *blocks)
+{
+	int64_t got = fm_pool_acquire(pool, keys, n, blocks);
+
+	if (got < 0)
+		return (int)got;
+	if ((size_t)got == n && n)
+		return 0;
+	fm_block_release(pool, blocks, (size_t)got);
+	return fm_fail(FM_ERR_NOT_FOUND, "of a group of %zu blocks not all are in the pool", n);
+}
+
+int fm_block_seal(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals, size_t n)
+{
+	return fm_block_seal_summed(pool, ns, seals, NULL, n);
+}
+
+int fm_block_seal_summed(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
+			 const uint32_t *checksums, size_t n)
+{
+	int first = 0, err = check_seals(pool, ns, seals, n, FM_SEAL_REPLACE);
+
+	if (err)
+		return err;
 	for (size_t done = 0; done < n; done += WINDOW) {
 		uint32_t piece = (uint32_t)(n - done < WINDOW ? n - done : WINDOW);
 
-		err = seal_piece(pool, ns, seals + done, checksums ? checksums + done : NULL,
-				 piece);
+		err = seal_piece(pool, ns, seals + done, checksums ? checksums + done : NULL, piece,
+				 false);
 		for (uint32_t i = 0; i < piece; i++)
 			if (seals[done + i].result == FM_ERR_CANCELLED)
 				seals[done + i].result = err;
