@@ -88,6 +88,8 @@ help:
 	'  make check-kills  kill processes at every step of every protocol: KILLS=500 SEED=1' \
 	'  make check-model  the lease protocol searched by spin, as it is and with planted faults' \
 	'  make deb        Debian packages into build/deb; make check-deb installs, upgrades and purges them in a fresh root' \
+	'  make check-browser  page of the daemon in a headless Chromium' \
+	'  make sizing     the figures of Documentation/sizing.md: overheads, blocks, hit rates (SIZING_ARGS)' \
 	'  make check-formats  weights in every format against the gguf package' \
 	'  make fuzz       the fuzz targets, FUZZ_SECONDS (10) each' \
 	'  make install    DESTDIR= PREFIX=$(PREFIX) LIBDIR=PREFIX/lib; make uninstall takes the same' \
@@ -153,6 +155,19 @@ check-long: deps-test
 	@MIXES=$${MIXES:-5000} $(BUILD)/tests/unit/mixes
 	@SAME_BITS_ALL=1 $(BUILD)/tests/unit/same_bits
 	@$(MAKE) --no-print-directory -s check-deb
+
+# The daemon's page in a headless Chromium.
+DEPS_BROWSER := chromium chromium-driver fonts-dejavu-core
+check-browser: deps-test
+	@$(call install_missing,$(DEPS_BROWSER))
+	@$(MAKE) --no-print-directory -s -j$$(nproc) programs
+	@/usr/bin/python3 -B tests/browser/check_page.py
+
+# The figures of Documentation/sizing.md.
+.PHONY: sizing
+sizing: deps
+	@$(MAKE) --no-print-directory -s -j$$(nproc) programs >&2
+	@python3 -B tools/sizing.py $(SIZING_ARGS)
 
 # KILLS (50) and SEED (1) choose how long and which.
 check-kills: deps-test
