@@ -19,8 +19,8 @@ DEPS_BUILD := gcc libc6-dev ccache liburing-dev libmicrohttpd-dev libjansson-dev
 	libutf8proc-dev libinih-dev libncurses-dev libisal-dev libnuma-dev libssl-dev liblzma-dev systemtap-sdt-dev python3 python3-venv ca-certificates
 DEPS_TEST := check libsubunit-dev python3-pytest python3-yaml clang-14 libclang-rt-14-dev clang-tidy-14 cppcheck strace procps spin gdb redis-tools \
 	g++ pkgconf man-db
-# The programs that benchmarks compare with: to build llama.cpp, and redis-server.
-DEPS_PEERS := g++ cmake make redis-server
+# The programs that benchmarks compare with: to build llama.cpp, redis-server, fio.
+DEPS_PEERS := g++ cmake make redis-server redis-tools fio
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 WARN := -Wall -Wextra -Werror -Wmissing-prototypes -Wstrict-prototypes -Wpointer-arith -Wvla
@@ -83,7 +83,7 @@ help:
 	'  make check-long 5000 random mixes of requests (MIXES), every case of same bits, check-deb' \
 	'  make bench      every benchmark; make bench-NAME one of: $(BENCHES)' \
 	'                  (STRICT=1 fails when a goal is missed; BENCH_ARGS="--pairs 9" and the like)' \
-	'  make peers      what they compare with (llama.cpp, redis-server) into build/peers' \
+	'  make peers      what they compare with (llama.cpp, Mooncake, redis-server, fio) into build/peers' \
 	'  make check-alloc  every allocation of requests and starts fails, one by one' \
 	'  make check-kills  kill processes at every step of every protocol: KILLS=500 SEED=1' \
 	'  make check-model  the lease protocol searched by spin, as it is and with planted faults' \
@@ -119,8 +119,8 @@ demo: deps
 		exec python3 -I -S tools/demo.py --bin $(BUILD)/bin --model "$$path"
 
 # Benchmarks: tests/bench/NAME.py. JSON lines on standard output, a table on standard error.
-BENCHES := $(filter-out frame test_%,$(patsubst tests/bench/%.py,%,$(wildcard tests/bench/*.py)))
-BENCHES_WITH_PEERS := generate match resp
+BENCHES := $(filter-out frame mooncake_store test_%,$(patsubst tests/bench/%.py,%,$(wildcard tests/bench/*.py)))
+BENCHES_WITH_PEERS := generate match nvme put_get resp
 
 .PHONY: peers bench
 peers: deps
@@ -136,7 +136,7 @@ $(addprefix bench-,$(BENCHES_WITH_PEERS)): peers
 bench-%:
 	@echo 'make bench-$*: there is no such benchmark: choose one of: $(BENCHES)' >&2; exit 2
 $(addprefix bench-,$(BENCHES)): bench-%: deps FORCE
-	@$(MAKE) --no-print-directory -s -j$$(nproc) programs $(addprefix $(BUILD)/tests/bench/,pool_figures product_figures) >&2
+	@$(MAKE) --no-print-directory -s -j$$(nproc) programs $(addprefix $(BUILD)/tests/bench/,pool_figures index_figures nvme_figures product_figures) >&2
 	@path=$$(MODEL='$(MODEL)' CACHE='$(CACHE)' bash tools/fetch-model.sh | tail -n 1) && [ -n "$$path" ] && \
 		STRICT='$(STRICT)' exec python3 -B tests/bench/$*.py --bin $(BUILD)/bin --model "$$path" \
 		$(if $(filter $*,$(BENCHES_WITH_PEERS)),--peers build/peers) $(BENCH_ARGS)

@@ -470,6 +470,7 @@ static void pool_free(struct fm_pool *pool)
 	pthread_mutex_destroy(&pool->queue_lock);
 	pthread_cond_destroy(&pool->ring_changed);
 	free(pool->free_leases);
+	free(pool->prefaulted);
 	free(pool);
 }
 
@@ -508,7 +509,7 @@ int fm_pool_attach(const struct fm_attach_options *given, struct fm_pool **out)
 	/* A caller of an earlier version knows no tenants. */
 	if (given && given->size >= offsetof(struct fm_attach_options, tenant))
 		memcpy(&known, given, given->size < sizeof(known) ? given->size : sizeof(known));
-	if (!out || !known.size || options->flags & ~(FM_ATTACH_READ_ONLY | FM_ATTACH_DEVICES))
+	if (!out || !known.size || options->flags & ~FM_ATTACH_FLAGS)
 		return fm_fail(FM_ERR_INVALID, "fm_attach_options: size or flags are not of this "
 					       "version");
 	if (options->leases > FABRICMGR_LEASES_MAX)
@@ -535,6 +536,10 @@ int fm_pool_attach(const struct fm_attach_options *given, struct fm_pool **out)
 		err = FM_ERR_IO;
 	if (!err && pool->region && !fm_pool_map(pool, pool->region, false))
 		err = FM_ERR_IO;
+	if (!err)
+		fm_prefault_init(pool);
+	if (!err && options->flags & FM_ATTACH_PREFAULT)
+		err = fm_prefault_sealed(pool);
 	if (err) {
 		pool_free(pool);
 		return err;

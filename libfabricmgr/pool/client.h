@@ -57,6 +57,7 @@ struct fm_pool {
 	const struct fm_header *headers;
 	uint64_t index_bytes, header_bytes, lease_bytes, ring_bytes, region_bytes;
 	struct fm_mapping mappings[FM_ARENAS_MAX + 1];
+	_Atomic uint64_t *prefaulted; /* of the own arena: see prefault.c; NULL: none */
 
 	pthread_mutex_t socket_lock; /* a request and its reply */
 	pthread_mutex_t region_lock; /* mapping a region */
@@ -87,9 +88,18 @@ bool fm_pool_probe(struct fm_pool *pool);
 /* The mapping of @region, asking the daemon for its memory the first time. NULL: detail is set. */
 char *fm_pool_map(struct fm_pool *pool, uint32_t region, bool is_writable);
 
+/* prefault.c: for the own arena, for a block that was staged, for every block that is sealed. */
+void fm_prefault_init(struct fm_pool *pool);
+void fm_prefault_staged(struct fm_pool *pool, char *base, const struct fm_block *block);
+int fm_prefault_sealed(struct fm_pool *pool);
+
 /* Entries of the lease table: @n or none. */
 bool fm_leases_reserve(struct fm_pool *pool, uint32_t *leases, size_t n);
 void fm_leases_return(struct fm_pool *pool, const uint32_t *leases, size_t n);
+/* Leases up to @n leading blocks of a chain into reserved entries, which is no use of them yet;
+ * returns how many, or an error with none. */
+int64_t fm_leases_take(struct fm_pool *pool, const struct fm_key *keys, size_t n,
+		       const uint32_t *leases, struct fm_block *blocks);
 
 /* fm_block_seal() by one who knows the CRC32C of each block already; NULL: computed here. */
 int fm_block_seal_summed(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,

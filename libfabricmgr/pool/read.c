@@ -109,9 +109,8 @@ static bool acquire_one(struct fm_pool *pool, const struct fm_key *key, uint32_t
 	return false;
 }
 
-/* Leases up to @n blocks of one piece of the chain; returns how many, or an error with none. */
-static int64_t acquire_piece(struct fm_pool *pool, const struct fm_key *keys, size_t n,
-			     const uint32_t *leases, struct fm_block *blocks)
+int64_t fm_leases_take(struct fm_pool *pool, const struct fm_key *keys, size_t n,
+		       const uint32_t *leases, struct fm_block *blocks)
 {
 	for (size_t i = 0; i < n; i++) {
 		uint64_t place, extent;
@@ -165,7 +164,7 @@ int64_t fm_pool_acquire(struct fm_pool *pool, const struct fm_key *keys, size_t 
 				       "release blocks or attach with more leases",
 				       pool->lease_count);
 		}
-		got = acquire_piece(pool, keys + done, piece, leases, blocks + done);
+		got = fm_leases_take(pool, keys + done, piece, leases, blocks + done);
 		if (got < 0) {
 			fm_leases_return(pool, leases, piece);
 			fm_block_release(pool, blocks, done);

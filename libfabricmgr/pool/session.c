@@ -179,7 +179,7 @@ static int check_hello(const struct fm_wire_request *hello)
 {
 	if (memchr(hello->tenant, '\0', sizeof(hello->tenant)) == NULL)
 		return fm_fail(FM_ERR_INVALID, "the name of the tenant does not end");
-	if (hello->flags & ~(FM_ATTACH_READ_ONLY | FM_ATTACH_DEVICES))
+	if (hello->flags & ~FM_ATTACH_FLAGS)
 		return fm_fail(FM_ERR_UNSUPPORTED, "attach flags 0x%x are not known to this daemon",
 			       hello->flags);
 	if (!hello->leases || hello->leases > FABRICMGR_LEASES_MAX)

@@ -74,6 +74,9 @@ struct fm_wire_hello {
 	char tenant[32], salt[64];
 };
 
+/* What HELLO may carry in its flags. */
+#define FM_ATTACH_FLAGS (FM_ATTACH_READ_ONLY | FM_ATTACH_DEVICES | FM_ATTACH_PREFAULT)
+
 #define FM_WIRE_HAS_NVME (1u << 0)
 
 struct fm_wire_region {

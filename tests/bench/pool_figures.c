@@ -6,6 +6,7 @@
  */
 #include <pthread.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,9 +54,10 @@ static void *serve(void *argument)
 	return NULL;
 }
 
-static struct fm_pool *attach(void)
+static struct fm_pool *attach(uint32_t flags)
 {
-	struct fm_attach_options options = {.size = sizeof(options), .leases = 65536};
+	struct fm_attach_options options = {
+		.size = sizeof(options), .leases = 65536, .flags = flags};
 	struct fm_pool *attached;
 
 	need(fm_server_connect(server, &options.fd), "connecting");
@@ -72,7 +74,7 @@ static pthread_t start(uint64_t bytes, uint32_t entries)
 	need(fm_server_create(&options, &server), "a pool");
 	if (pthread_create(&thread, NULL, serve, NULL))
 		exit(1);
-	pool = attach();
+	pool = attach(0);
 	return thread;
 }
 
@@ -174,7 +176,7 @@ static double copy_limit(char *to, const char *from)
 	return plain < streaming ? plain : streaming;
 }
 
-enum { VALUES = 64, ROUNDS = 6 };
+enum { VALUES = 64, ROUNDS = 6, SEALS = 400 };
 
 /* Seconds for 2 MiB: put, get, and the limit, each over more memory than the caches hold. */
 static void put_get(void)
@@ -220,11 +222,11 @@ static void put_get(void)
 }
 
 /* Seconds from acquire to the first byte of a 2 MiB block, by a client that never saw it. */
-static void get_mapped(void)
+static void get_mapped(bool is_prefaulting)
 {
 	pthread_t thread = start((uint64_t)VALUES * VALUE * 2, 4096);
 	char *data = calloc(1, VALUE);
-	double times[VALUES * ROUNDS];
+	double times[VALUES * ROUNDS], attaching = 0;
 	size_t n = 0;
 
 	for (int round = 0; round < ROUNDS; round++) {
@@ -238,7 +240,9 @@ static void get_mapped(void)
 
 			need(fm_pool_put(pool, &ns, &p, 1, 0), "put");
 		}
-		reader = attach();
+		attaching = now();
+		reader = attach(is_prefaulting ? FM_ATTACH_PREFAULT : 0);
+		attaching = now() - attaching;
 		for (uint32_t i = 0; i < VALUES; i++) {
 			struct fm_key key = {{(uint8_t)i, 1}};
 			struct fm_block block;
@@ -255,7 +259,49 @@ static void get_mapped(void)
 		fm_pool_detach(reader);
 	}
 	printf("{\"median\": %.6g, ", median(times, n));
-	printf("\"p99\": %.6g}\n", times[n * 99 / 100]);
+	printf("\"p99\": %.6g, \"attach\": %.6g}\n", times[n * 99 / 100], attaching);
+	(void)thread;
+}
+
+/* Stages, fills and seals blocks one by one; median seconds of the seal, and of a checksum of what
+ * it left in the cache. */
+static void seal_of(uint64_t length, double *sealing, double *checksum)
+{
+	static uint32_t number; /* no two keys are the same */
+	double seals[SEALS], checks[SEALS];
+
+	for (uint32_t i = 0; i < SEALS; i++) {
+		struct fm_block block;
+		struct fm_seal seal = {.block = &block, .key = {{1}}};
+		double begin;
+
+		number++;
+		memcpy(seal.key.bytes + 4, &number, sizeof(number));
+		need(fm_block_stage(pool, length, 1, &block, 0), "stage");
+		memset(block.data, (int)i, length);
+		begin = now();
+		need(fm_block_seal(pool, &ns, &seal, 1), "seal");
+		seals[i] = now() - begin;
+		begin = own_time();
+		need(fm_block_verify(pool, &block), "verify");
+		checks[i] = own_time() - begin;
+		fm_block_release(pool, &block, 1);
+	}
+	*sealing = median(seals, SEALS);
+	*checksum = median(checks, SEALS);
+}
+
+/* "checksum": bytes a second, of 1 MiB; "besides": seconds to seal 4 KiB, less the checksum. */
+static void seal(void)
+{
+	const uint64_t small = 4 << 10, large = 1 << 20;
+	pthread_t thread = start(1ull << 30, 8192);
+	double sealing, checksum, small_checksum;
+
+	seal_of(small, &sealing, &small_checksum);
+	printf("{\"besides\": %.6g, ", sealing - small_checksum);
+	seal_of(large, &sealing, &checksum);
+	printf("\"checksum\": %.6g}\n", (double)large / checksum);
 	(void)thread;
 }
 
@@ -268,7 +314,9 @@ int main(int argc, char **argv)
 	else if (!strcmp(what, "put_get"))
 		put_get();
 	else if (!strcmp(what, "get"))
-		get_mapped();
+		get_mapped(argc > 2 && atoi(argv[2]));
+	else if (!strcmp(what, "seal"))
+		seal();
 	else
 		return 2;
 	return 0; /* the server's thread ends with us */

@@ -116,6 +116,9 @@ class Node:
         """Arms @n of one role's steps that killed least so far and waits until one has killed."""
         steps = self.file.steps()
         role = self.chance.choices(*zip(*WEIGHTS.items()))[0]
+        spared = sorted(set(WEIGHTS) - {name.split()[0] for name in self.by_step})
+        if spared and self.n_kills > 25:  # chance has had its turn
+            role = spared[0]
         steps = {name: step for name, step in steps.items() if name.split()[0] == role}
         fewest = min(kills for _, _, kills in steps.values())
         names = sorted(name for name, step in steps.items() if step[2] <= fewest + 1)

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -721,6 +722,62 @@ START_TEST(a_reader_is_through_before_its_block_is_filled_anew)
 }
 END_TEST
 
+static long faults(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	return usage.ru_minflt;
+}
+
+/* Page faults of a reader that looks at each page of 24 blocks of 1 MiB. */
+static long faults_of_reading(struct rig *rig, uint32_t flags)
+{
+	struct fm_pool *pool = attach(rig, flags, 0);
+	struct fm_block blocks[24];
+	long before;
+
+	for (uint32_t n = 0; n < 24; n++) {
+		struct fm_key key = key_of(n);
+
+		ck_assert_int_eq(fm_pool_acquire(pool, &key, 1, &blocks[n]), 1);
+	}
+	before = faults();
+	for (uint32_t n = 0; n < 24; n++)
+		for (size_t i = 0; i < blocks[n].length; i += 4096)
+			(void)*((volatile char *)blocks[n].data + i);
+	before = faults() - before;
+	fm_pool_detach(pool);
+	return before;
+}
+
+START_TEST(pages_are_mapped_ahead)
+{
+	struct rig rig = rig_start(64 << 20, NULL);
+	struct fm_pool *writer;
+	struct fm_block block;
+	long before, ahead, one_by_one;
+
+	rig_serve(&rig);
+	writer = attach(&rig, 0, 0);
+	ck_assert_int_eq(fm_block_stage(writer, 1 << 20, 1, &block, 0), 0);
+	before = faults();
+	fill(&block, 0);
+	ck_assert_int_lt(faults() - before, 30); /* of 256 pages */
+	fm_block_discard(writer, &block, 1);
+	for (uint32_t n = 0; n < 24; n++) {
+		ck_assert_int_eq(put(writer, 1 << 20, n, &block), 0);
+		fm_block_release(writer, &block, 1);
+	}
+	one_by_one = faults_of_reading(&rig, FM_ATTACH_READ_ONLY);
+	ahead = faults_of_reading(&rig, FM_ATTACH_READ_ONLY | FM_ATTACH_PREFAULT);
+	ck_assert_int_gt(one_by_one, 100);
+	ck_assert_int_lt(ahead, 30);
+	fm_pool_detach(writer);
+	rig_stop(&rig);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("pool_server");
@@ -741,6 +798,9 @@ int main(void)
 	tcase_add_test(cases, the_loop_serves_without_io_uring);
 	tcase_add_test(cases, clients_come_and_go_while_others_read_and_evict);
 	tcase_add_test(cases, readers_never_see_a_wrong_byte_while_blocks_are_evicted);
+#ifndef __SANITIZE_THREAD__ /* where all mappings of a file are one */
+	tcase_add_test(cases, pages_are_mapped_ahead);
+#endif
 	suite_add_tcase(suite, cases);
 	/* By itself for the planted race (tests/suites/sanitizers.py). */
 	tcase_add_test(reuse, a_reader_is_through_before_its_block_is_filled_anew);
