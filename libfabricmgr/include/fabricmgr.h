@@ -620,7 +620,8 @@ struct fm_server_options {
 	 * and @gids; then both lists empty mean nobody else. Copied. */
 	const struct fm_tenant_options *tenants;
 	const char *group;    /* name of the sharing group; NULL: "default" */
-	uint64_t other_bytes; /* what other pools of this process will take of the memory */
+	/* What other pools of this process will take of the memory, and of huge pages. */
+	uint64_t other_bytes, other_huge_bytes;
 };
 
 /* A block counts as stored once it is written, not only when a flush is over: it outlives the

@@ -130,7 +130,8 @@ static int check_memory(struct fm_server *server, const struct fm_server_options
 	*policy = options->policy ? fm_policy_find(options->policy) : policies[0];
 	if (!*policy)
 		return refuse_policy(options->policy, policies, n);
-	err = fm_memory_choose(options->memory, server->pool_bytes, &server->memory);
+	err = fm_memory_choose(options->memory, server->pool_bytes + options->other_huge_bytes,
+			       &server->memory);
 	return err ? err
 		   : fm_memory_check(&server->memory, is_limited ? &group : NULL,
 				     server->pool_bytes, table_bytes(server, *policy),

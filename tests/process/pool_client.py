@@ -26,7 +26,7 @@ class Key(c.Structure):
 class Options(c.Structure):
     _fields_ = [("size", c.c_uint32), ("flags", c.c_uint32), ("socket", c.c_char_p),
                 ("fd", c.c_int), ("leases", c.c_uint32), ("name", c.c_char_p),
-                ("deadline_ns", c.c_uint64)]
+                ("deadline_ns", c.c_uint64), ("tenant", c.c_char_p)]
 
 
 class Block(c.Structure):
@@ -48,19 +48,26 @@ def bytes_of(n, length):
 
 
 class Pool:
-    def __init__(self, socket, flags=0):
+    def __init__(self, socket, flags=0, tenant=None):
         self.lib = c.CDLL(LIB)
         self.lib.fm_error_detail.restype = c.c_char_p
         self.lib.fm_pool_acquire.restype = c.c_int64
         self.lib.fm_pool_match.restype = c.c_int64
         self.handle = c.c_void_p()
-        options = Options(c.sizeof(Options), flags, socket.encode(), -1, 0, None, 0)
+        self.lib.fm_pool_tenant.restype = self.lib.fm_pool_salt.restype = c.c_char_p
+        self.lib.fm_pool_remove.restype = self.lib.fm_pool_invalidate.restype = c.c_int64
+        # Without a tenant as a program that was built before there were any.
+        size = c.sizeof(Options) if tenant else Options.tenant.offset
+        options = Options(size, flags, socket.encode(), -1, 0, None, 0, tenant and tenant.encode())
         self.check(self.lib.fm_pool_attach(c.byref(options), c.byref(self.handle)))
 
     def check(self, result):
         if result < 0:
             raise OSError(-result, self.lib.fm_error_detail().decode())
         return result
+
+    def tenant(self):
+        return (self.lib.fm_pool_tenant(self.handle).decode(), self.lib.fm_pool_salt(self.handle).decode())
 
     def stage(self, length, n=1):
         blocks = (Block * n)()

@@ -21,6 +21,7 @@ LISTEN = ("", "foo", ":", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:6
 ADDRESS = ("", "foo", "unix:", "unix:" + "x" * 108, "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:x",
            "10.0.0.1:80", "nowhere.example:80", ":80")
 IDS = ("", "1,2,x", "x", "1,,2", "1,", ",1", "-1", "4294967296", "1 2")
+USERS = ("", ",", "nosuchuser", "1,nosuchuser", "4294967295")
 ANY = ()        # any text may be right: the program finds out when it uses it
 SWITCH = None   # takes no value
 
@@ -63,6 +64,7 @@ COMMANDS = {
         "--size": SIZE, "--memory": ("", "foo", "Best"), "--entries": (*NUMBER, "0", "4294967296"),
         "--policy": ("", "fifo", "LRU"), "--ready-fd": (*NUMBER, "999"), "--config": ("",),
         "--nvme": ("",), "--nvme-size": SCAN, "--nvme-durable": ("", "maybe", "1"),
+        "--allow-uid": USERS, "--allow-gid": USERS, "--client-staging": SCAN, "--redis-tenant": ("",),
         "--check": SWITCH, "--redis": ("",), "--redis-password-file": ("",), "--redis-names": SCAN,
         "--redis-behind-proxy": SWITCH, "--metrics": LISTEN[:-3],
         "--metrics-behind-proxy": SWITCH, "--log-level": ("", "loud", "INFO"),
@@ -73,7 +75,8 @@ COMMANDS = {
         "--block-bytes": (*NUMBER, "0", "1X", "1MB"), "--json": SWITCH, "--help": SWITCH,
         "--version": SWITCH},
     "fabricctl": {"--socket": ("",), "--json": SWITCH, "--interval": (*NUMBER, "0", "3601"),
-                  "--once": SWITCH, "--help": SWITCH, "--version": SWITCH},
+                  "--once": SWITCH, "--guaranteed": SCAN, "--max": SCAN, "--staging": SCAN,
+                  "--requests": (*NUMBER, "1048577"), "--help": SWITCH, "--version": SWITCH},
 }
 # With these, a command line is complete but for what is tried.
 COMPLETE = {"fabric-engine run": ("-m", "/none.gguf", "-p", "x"),

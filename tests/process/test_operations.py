@@ -257,7 +257,7 @@ def test_top_once_counts_what_happens_meanwhile(system):
     assert found["each_second"]["evictions"] == 0
     assert found["status"]["blocks"]["sealed"] >= 5
     text = ctl(system, "top", "--once")
-    assert "each s" in text and re.search(r"plain +python3", text), text
+    assert "each s" in text and re.search(r"plain +default +python3", text), text
     pool.detach()
 
 

@@ -22,6 +22,14 @@ struct ctl {
 	const char *second;   /* and behind that */
 	uint32_t interval;    /* top: seconds between two looks */
 	bool is_json, is_once;
+	struct fm_tenant_quotas quotas; /* quota: to be set; FM_QUOTA_KEEP: not */
+};
+
+enum { CTL_TENANTS_MAX = 32, CTL_LINE_BYTES = 160 };
+
+struct ctl_tenants {
+	struct fm_tenant_info list[CTL_TENANTS_MAX];
+	int64_t n;
 };
 
 int ctl_info(struct ctl *ctl);
@@ -31,6 +39,7 @@ int ctl_verify(struct ctl *ctl);
 int ctl_evict(struct ctl *ctl);
 int ctl_invalidate(struct ctl *ctl);
 int ctl_pin(struct ctl *ctl);
+int ctl_quota(struct ctl *ctl);
 int ctl_drain(struct ctl *ctl);
 int ctl_undrain(struct ctl *ctl);
 int ctl_snapshot(struct ctl *ctl);
@@ -42,6 +51,13 @@ json_t *ctl_status_json(struct ctl *ctl);
 json_t *ctl_blocks_json(struct ctl *ctl);
 /* The clients, in memory of the caller to free; *@n how many. NULL with fm_error_detail() set. */
 struct fm_client_info *ctl_clients(struct ctl *ctl, int64_t *n);
+/* The tenants that this user sees, for the caller to free. NULL with fm_error_detail() set. */
+struct ctl_tenants *ctl_tenants(struct ctl *ctl);
+json_t *ctl_tenants_json(const struct ctl_tenants *tenants);
+const char *ctl_tenant_name(const struct ctl_tenants *tenants, const struct fm_client_info *client);
+/* A heading and a line for each; how many. None where nobody is configured. */
+int ctl_tenant_lines(const struct ctl_tenants *tenants, char (*lines)[CTL_LINE_BYTES], int max);
+int ctl_print_tenants(const struct ctl_tenants *tenants);
 /* How a client attached, in a word. */
 const char *ctl_client_mode(const struct fm_client_info *client);
 

@@ -27,6 +27,7 @@ static const struct {
 	{"evict", ctl_evict, TAKES_ARGUMENT},
 	{"invalidate", ctl_invalidate, TAKES_ARGUMENT | WRITES},
 	{"pin", ctl_pin, TAKES_TWO | WRITES},
+	{"quota", ctl_quota, TAKES_ARGUMENT},
 	{"drain", ctl_drain, 0},
 	{"undrain", ctl_undrain, 0},
 };
@@ -49,6 +50,9 @@ static const char help[] =
 	"  pin          KEY TIME keeps a block and those before it for so long (30s, 10m, 2h) as "
 	"long\n"
 	"               as anything else may go; 0 ends that\n"
+	"  quota        what each tenant has and may have; TENANT with flags changes it, until "
+	"the\n"
+	"               daemon reads its configuration again\n"
 	"  drain        no new blocks and clients from now on; what is there goes on\n"
 	"  undrain      takes new blocks and clients again\n\n"
 	"  --socket PATH  the daemon's socket (default: $FABRICMGR_SOCKET, else\n"
@@ -56,6 +60,8 @@ static const char help[] =
 	"  --json         JSON instead of text\n"
 	"  --interval N   top: seconds between two looks (default 1)\n"
 	"  --once         top: one look after an interval, as text or JSON\n"
+	"  --guaranteed SIZE, --max SIZE, --staging SIZE, --requests N\n"
+	"                 quota: what the tenant may have from now on; 0: no limit\n"
 	"  --version, --help\n\n"
 	"Exit status: 0 good, 1 failed or bad blocks found, 2 wrong usage.\n";
 
@@ -163,7 +169,7 @@ static int run(struct ctl *ctl, char **words, int n)
 	return fm_usage_error("fabricctl");
 }
 
-enum { SOCKET = 1, JSON, INTERVAL, ONCE };
+enum { SOCKET = 1, JSON, INTERVAL, ONCE, GUARANTEED, MAX, STAGING, REQUESTS };
 
 static int take(void *arg, int flag, const char *value)
 {
@@ -176,6 +182,14 @@ static int take(void *arg, int flag, const char *value)
 	case ONCE:
 		ctl->is_once = true;
 		return 0;
+	case GUARANTEED:
+		return fm_parse_bytes("--guaranteed", value, 0, &ctl->quotas.guaranteed_bytes);
+	case MAX:
+		return fm_parse_bytes("--max", value, 0, &ctl->quotas.max_bytes);
+	case STAGING:
+		return fm_parse_bytes("--staging", value, 0, &ctl->quotas.staging_bytes);
+	case REQUESTS:
+		return fm_parse_u64("--requests", value, 0, 1 << 20, &ctl->quotas.requests);
 	case INTERVAL:
 		return fm_parse_u32("--interval", value, 1, 3600, &ctl->interval);
 	default:
@@ -193,12 +207,17 @@ int main(int argc, char **argv)
 		{"json", no_argument, NULL, JSON},
 		{"interval", required_argument, NULL, INTERVAL},
 		{"once", no_argument, NULL, ONCE},
+		{"guaranteed", required_argument, NULL, GUARANTEED},
+		{"max", required_argument, NULL, MAX},
+		{"staging", required_argument, NULL, STAGING},
+		{"requests", required_argument, NULL, REQUESTS},
 		{"version", no_argument, NULL, 'V'},
 		{"help", no_argument, NULL, 'h'},
 		{NULL, 0, NULL, 0},
 	};
 	static const struct fm_command command = {"fabricctl", ":h", flags, help, take};
-	struct ctl ctl = {.interval = 1};
+	struct ctl ctl = {.interval = 1,
+			  .quotas = {FM_QUOTA_KEEP, FM_QUOTA_KEEP, FM_QUOTA_KEEP, FM_QUOTA_KEEP}};
 	int status;
 
 	json_set_alloc_funcs(allocate, free);

@@ -75,13 +75,13 @@ json_t *ctl_info_json(struct ctl *ctl)
 
 	if (fm_pool_info(ctl->pool, &info))
 		return NULL;
-	return json_pack("{s:s, s:i, s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:o}", "version",
-			 fm_version(), "protocol", (int)info.protocol, "daemon_pid",
-			 (int)info.daemon_pid, "memory", info.rung, "memory_reason",
-			 info.rung_reason, "loop", info.loop, "loop_reason", info.loop_reason,
-			 "policy", info.policy, "total_bytes", (json_int_t)info.total_bytes,
-			 "entries_max", (json_int_t)info.entries_max, "kernel_module",
-			 kernel_module, "nvme", nvme_json(&info));
+	return json_pack("{s:s, s:s, s:i, s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:o}",
+			 "version", fm_version(), "tenant", fm_pool_tenant(ctl->pool), "protocol",
+			 (int)info.protocol, "daemon_pid", (int)info.daemon_pid, "memory",
+			 info.rung, "memory_reason", info.rung_reason, "loop", info.loop,
+			 "loop_reason", info.loop_reason, "policy", info.policy, "total_bytes",
+			 (json_int_t)info.total_bytes, "entries_max", (json_int_t)info.entries_max,
+			 "kernel_module", kernel_module, "nvme", nvme_json(&info));
 }
 
 int ctl_info(struct ctl *ctl)
@@ -99,6 +99,7 @@ int ctl_info(struct ctl *ctl)
 	printf("%-12s %s, protocol %u\n", "version", fm_version(), info.protocol);
 	printf("%-12s pid %u, incarnation %016llx\n", "daemon", info.daemon_pid,
 	       (unsigned long long)info.incarnation);
+	printf("%-12s %s\n", "tenant", fm_pool_tenant(ctl->pool));
 	print_rung("memory", info.rung, info.rung_reason);
 	print_rung("loop", info.loop, info.loop_reason);
 	printf("%-12s %s in chunks of 4 MiB\n", "size", ctl_bytes(info.total_bytes, bytes));
@@ -139,21 +140,22 @@ const char *ctl_client_mode(const struct fm_client_info *client)
 }
 
 static json_t *status_json(const struct fm_pool_info *info, const struct fm_client_info *clients,
-			   int64_t n)
+			   int64_t n, const struct ctl_tenants *tenants)
 {
 	json_t *list = json_array();
 
 	for (int64_t i = 0; i < n; i++)
 		json_array_append_new(
-			list, json_pack("{s:i, s:i, s:i, s:s, s:i, s:i, s:b, s:b}", "id",
+			list, json_pack("{s:i, s:i, s:i, s:s, s:s, s:i, s:i, s:b, s:b}", "id",
 					(int)clients[i].id, "pid", (int)clients[i].pid, "uid",
-					(int)clients[i].uid, "name", clients[i].name, "leases",
+					(int)clients[i].uid, "name", clients[i].name, "tenant",
+					ctl_tenant_name(tenants, &clients[i]), "leases",
 					(int)clients[i].leases, "staged", (int)clients[i].staged,
 					"is_read_only", clients[i].flags & FM_ATTACH_READ_ONLY,
 					"has_devices", clients[i].flags & FM_ATTACH_DEVICES));
 	return json_pack(
 		"{s:I, s:I, s:{s:I, s:I, s:I, s:I, s:I}, s:I, s:{s:I, s:I, s:I, s:I, s:I}, "
-		"s:b, s:o, s:o}",
+		"s:b, s:o, s:o, s:o}",
 		"total_bytes", (json_int_t)info->total_bytes, "used_bytes",
 		(json_int_t)info->used_bytes, "blocks", "sealed", (json_int_t)info->blocks_sealed,
 		"staging", (json_int_t)info->blocks_staging, "quarantine",
@@ -162,14 +164,16 @@ static json_t *status_json(const struct fm_pool_info *info, const struct fm_clie
 		(json_int_t)info->entries_max, "counters", "stages", (json_int_t)info->stages,
 		"seals", (json_int_t)info->seals, "duplicates", (json_int_t)info->duplicates,
 		"discards", (json_int_t)info->discards, "evictions", (json_int_t)info->evictions,
-		"is_draining", (int)info->is_draining, "clients", list, "nvme", nvme_json(info));
+		"is_draining", (int)info->is_draining, "clients", list, "tenants",
+		ctl_tenants_json(tenants), "nvme", nvme_json(info));
 }
 
 json_t *ctl_status_json(struct ctl *ctl)
 {
 	struct fm_pool_info info = {.size = sizeof(info)};
 	struct fm_client_info *clients;
-	json_t *object;
+	struct ctl_tenants *tenants;
+	json_t *object = NULL;
 	int64_t n;
 
 	if (fm_pool_info(ctl->pool, &info))
@@ -177,7 +181,10 @@ json_t *ctl_status_json(struct ctl *ctl)
 	clients = ctl_clients(ctl, &n);
 	if (!clients)
 		return NULL;
-	object = status_json(&info, clients, n);
+	tenants = ctl_tenants(ctl);
+	if (tenants)
+		object = status_json(&info, clients, n, tenants);
+	free(tenants);
 	free(clients);
 	return object;
 }
@@ -186,6 +193,7 @@ int ctl_status(struct ctl *ctl)
 {
 	struct fm_pool_info info = {.size = sizeof(info)};
 	struct fm_client_info *clients;
+	struct ctl_tenants *tenants;
 	char used[32], total[32];
 	int64_t n;
 
@@ -197,8 +205,11 @@ int ctl_status(struct ctl *ctl)
 	if (fm_pool_info(ctl->pool, &info))
 		return ctl_fail("status");
 	clients = ctl_clients(ctl, &n);
-	if (!clients)
+	tenants = clients ? ctl_tenants(ctl) : NULL;
+	if (!tenants) {
+		free(clients);
 		return ctl_fail("status");
+	}
 	if (info.is_draining)
 		printf("%-12s no new blocks, no new clients\n", "draining");
 	printf("%-12s %s of %s (%.1f %%)\n", "memory", ctl_bytes(info.used_bytes, used),
@@ -215,12 +226,17 @@ int ctl_status(struct ctl *ctl)
 	       (unsigned long long)info.duplicates, (unsigned long long)info.discards,
 	       (unsigned long long)info.evictions);
 	show_nvme(&info);
-	printf("\n%6s %8s %6s %8s %8s  %-10s %s\n", "client", "pid", "uid", "leases", "staged",
-	       "mode", "name");
+	putchar('\n');
+	if (ctl_print_tenants(tenants))
+		putchar('\n');
+	printf("%6s %8s %6s %8s %8s  %-10s %-12s %s\n", "client", "pid", "uid", "leases", "staged",
+	       "mode", "tenant", "name");
 	for (int64_t i = 0; i < n; i++)
-		printf("%6u %8u %6u %8u %8u  %-10s %s\n", clients[i].id, clients[i].pid,
+		printf("%6u %8u %6u %8u %8u  %-10s %-12s %s\n", clients[i].id, clients[i].pid,
 		       clients[i].uid, clients[i].leases, clients[i].staged,
-		       ctl_client_mode(&clients[i]), clients[i].name);
+		       ctl_client_mode(&clients[i]), ctl_tenant_name(tenants, &clients[i]),
+		       clients[i].name);
+	free(tenants);
 	free(clients);
 	return CTL_OK;
 }

@@ -10,7 +10,7 @@
 
 #include "fabricctl.h"
 
-enum { CTRL_C = 3, LINES_MAX = 64, LINE_BYTES = 160 };
+enum { CTRL_C = 3, LINES_MAX = 64, LINE_BYTES = CTL_LINE_BYTES };
 
 /* One look at the pool. */
 struct look {
@@ -18,6 +18,7 @@ struct look {
 	struct timespec at;
 	struct fm_client_info *clients;
 	int64_t n_clients;
+	struct ctl_tenants *tenants;
 };
 
 struct frame {
@@ -32,7 +33,8 @@ static int look(struct ctl *ctl, struct look *out)
 		return -1;
 	clock_gettime(CLOCK_MONOTONIC, &out->at);
 	out->clients = ctl_clients(ctl, &out->n_clients);
-	return out->clients ? 0 : -1;
+	out->tenants = out->clients ? ctl_tenants(ctl) : NULL;
+	return out->tenants ? 0 : -1;
 }
 
 static double seconds_between(const struct look *before, const struct look *now)
@@ -89,6 +91,7 @@ static void draw(struct frame *frame, const struct look *before, struct look *no
 	struct rates rates = rates_of(before, now);
 	double share = info->total_bytes ? (double)info->used_bytes / (double)info->total_bytes : 0;
 	char used[32], total[32], bar[41];
+	int n;
 
 	for (int i = 0; i < 40; i++)
 		bar[i] = i < (int)(share * 40 + 0.5) ? '#' : '.';
@@ -106,13 +109,18 @@ static void draw(struct frame *frame, const struct look *before, struct look *no
 	    "each s  %.1f staged, %.1f sealed, %.1f duplicates, %.1f discarded, %.1f evicted",
 	    rates.stages, rates.seals, rates.duplicates, rates.discards, rates.evictions);
 	add(frame, "%s", "");
-	add(frame, "%6s %8s %6s %8s %8s  %-10s %s", "client", "pid", "uid", "leases", "staged",
-	    "mode", "name");
+	n = ctl_tenant_lines(now->tenants, frame->lines + frame->n, LINES_MAX - frame->n - 1);
+	frame->n += n;
+	if (n)
+		add(frame, "%s", "");
+	add(frame, "%6s %8s %6s %8s %8s  %-10s %-12s %s", "client", "pid", "uid", "leases",
+	    "staged", "mode", "tenant", "name");
 	qsort(now->clients, (size_t)now->n_clients, sizeof(*now->clients), by_holds);
 	for (int64_t i = 0; i < now->n_clients; i++)
-		add(frame, "%6u %8u %6u %8u %8u  %-10s %s", now->clients[i].id, now->clients[i].pid,
-		    now->clients[i].uid, now->clients[i].leases, now->clients[i].staged,
-		    ctl_client_mode(&now->clients[i]), now->clients[i].name);
+		add(frame, "%6u %8u %6u %8u %8u  %-10s %-12s %s", now->clients[i].id,
+		    now->clients[i].pid, now->clients[i].uid, now->clients[i].leases,
+		    now->clients[i].staged, ctl_client_mode(&now->clients[i]),
+		    ctl_tenant_name(now->tenants, &now->clients[i]), now->clients[i].name);
 }
 
 static int print_once(struct ctl *ctl, const struct look *before, struct look *now)
@@ -158,6 +166,7 @@ static int live(struct ctl *ctl, struct look *before)
 			return -1;
 		draw(&frame, before, &now);
 		free(before->clients);
+		free(before->tenants);
 		*before = now;
 		do {
 			show(&frame);
@@ -208,5 +217,7 @@ int ctl_top(struct ctl *ctl)
 	}
 	free(before.clients);
 	free(now.clients);
+	free(before.tenants);
+	free(now.tenants);
 	return result;
 }

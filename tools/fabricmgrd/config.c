@@ -43,6 +43,10 @@ static size_t list_names(const char *section, const char *names[SETTINGS_MAX])
 		else if (!n || strcmp(names[n - 1], setting->section))
 			names[n++] = setting->section;
 	}
+	if (!section) {
+		names[n++] = "group NAME";
+		names[n++] = "tenant NAME";
+	}
 	return n;
 }
 
@@ -72,6 +76,7 @@ static void check_section(struct reader *reader, const char *text)
 {
 	const char *end = *text == '[' ? strchr(text, ']') : NULL;
 	char name[64];
+	int err;
 
 	if (!end)
 		return;
@@ -80,6 +85,11 @@ static void check_section(struct reader *reader, const char *text)
 	for (uint32_t row = 0; row < settings_count; row++)
 		if (settings_table[row].section && !strcmp(settings_table[row].section, name))
 			return;
+	if (sharing_open(reader->settings, name, reader->line, &err)) {
+		if (err)
+			fault(reader, err);
+		return;
+	}
 	fault(reader, refuse(reader, NULL, name));
 }
 
@@ -113,10 +123,16 @@ static char *next_line(char *text, int size, void *context)
 static int take_key(void *context, const char *section, const char *key, const char *value)
 {
 	struct reader *reader = context;
+	int err;
 
+	if (sharing_has(section)) {
+		err = sharing_take(reader->settings, section, key, value, reader->line);
+		if (err)
+			fault(reader, err);
+		return !err;
+	}
 	for (uint32_t row = 0; row < settings_count; row++) {
 		const struct setting *setting = &settings_table[row];
-		int err;
 
 		if (!setting->section || strcmp(setting->section, section) ||
 		    strcmp(setting->key, key))

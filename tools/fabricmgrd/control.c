@@ -20,10 +20,9 @@
 struct control {
 	const struct settings *line;
 	struct settings *settings;
-	struct fm_server *server;
-	struct redis *redis;
+	struct groups *groups;
 	struct metrics *metrics;
-	struct fm_pool *pool; /* attached when a watchdog waits */
+	struct fm_pool *pools[SHARING_GROUPS_MAX]; /* attached when a watchdog waits */
 	pthread_t thread;
 	_Atomic bool is_ending; /* set before the signal that wakes the thread */
 };
@@ -45,62 +44,58 @@ void control_block_signals(void)
 	signal(SIGPIPE, SIG_IGN);
 }
 
-/* The values of @row change places, and so does whose they are. */
-static void swap_values(struct settings *a, struct settings *b, uint32_t row)
+/* The passwords of the front ends; a group that is new has none. */
+static int reload_passwords(struct control *control, const struct settings *next)
 {
-	__typeof__(a->given[row]) kept = a->given[row];
+	int err = 0;
 
-	a->given[row] = b->given[row];
-	b->given[row] = kept;
+	for (uint32_t i = 0; i < control->groups->n && !err; i++)
+		for (uint32_t j = 0; j < next->sharing.n_groups && !err; j++)
+			if (!strcmp(control->groups->list[i].name, next->sharing.groups[j].name))
+				err = redis_set_password(control->groups->list[i].redis,
+							 &next->sharing.groups[j].settings->redis);
+	return err;
 }
 
-/* Names what a reload would like to change and cannot; how many. */
-static uint32_t name_restarts(const struct control *control, const struct settings *next)
+static void reload_tenants(struct control *control)
 {
-	uint32_t n = 0;
+	struct fm_tenant_options tenants[SHARING_TENANTS_MAX];
+	struct fm_server_options options;
 
-	for (uint32_t row = 0; row < settings_count; row++) {
-		const struct setting *setting = &settings_table[row];
-
-		if (!setting->section || setting->is_live ||
-		    settings_are_equal(control->settings, next, row))
-			continue;
-		fm_log(FM_LOG_WARNING, FM1301 "reload: [%s] %s has changed: it needs a restart",
-		       setting->section, setting->key);
-		n++;
+	for (uint32_t i = 0; i < control->groups->n; i++) {
+		sharing_options(control->settings, i, &options, tenants);
+		if (fm_server_set_tenants(control->groups->list[i].server, &options))
+			fm_log(FM_LOG_ERROR, FM1302 "reload: group %s keeps its quotas: %s",
+			       control->groups->list[i].name, fm_error_detail());
 	}
-	return n;
 }
 
 static int reload(struct control *control)
 {
-	struct settings next;
-	uint32_t n_changed = 0;
-	int err = settings_load(control->line, &next);
+	struct settings *next = calloc(1, sizeof(*next));
+	uint32_t n_changed;
+	int err = next ? settings_load(control->line, next)
+		       : fm_fail(FM_ERR_NO_MEMORY, "no memory for the settings");
 
 	/* First what may fail: a reload that does has changed nothing. */
 	if (!err) {
-		err = redis_set_password(control->redis, &next.redis);
+		err = reload_passwords(control, next);
 		if (err)
-			settings_destroy(&next);
+			settings_destroy(next);
 	}
 	if (err) {
 		fm_log(FM_LOG_ERROR, FM1302 "reload: nothing is changed: %s", fm_error_detail());
+		free(next);
 		return err;
 	}
-	fm_log_set_level(next.log_level);
-	control->settings->log_level = next.log_level;
-	control->settings->redis.password_file = next.redis.password_file;
-	for (uint32_t row = 0; row < settings_count; row++) {
-		if (!settings_table[row].is_live)
-			continue;
-		n_changed += !settings_are_equal(control->settings, &next, row);
-		swap_values(control->settings, &next, row);
-	}
-	name_restarts(control, &next);
+	n_changed = settings_take_live(control->settings, next);
+	n_changed += sharing_reload(control->settings, next);
+	fm_log_set_level((enum fm_log_level)control->settings->log_level);
+	reload_tenants(control);
 	fm_log(FM_LOG_INFO, FM1303 "reload: %s read, %u settings changed",
-	       next.read_from ? next.read_from : "no file", n_changed);
-	settings_destroy(&next);
+	       next->read_from ? next->read_from : "no file", n_changed);
+	settings_destroy(next);
+	free(next);
 	return 0;
 }
 
@@ -117,42 +112,54 @@ static void on_hangup(struct control *control)
 
 /* ---- the watchdog: told of only when the serving thread has answered ---- */
 
-static int ask_pool(struct control *control, struct fm_pool_info *info)
+static int ask_pool(struct control *control, uint32_t number, struct fm_pool_info *info)
 {
+	struct fm_pool **pool = &control->pools[number];
 	struct fm_attach_options options = {
 		.size = sizeof(options),
 		.flags = FM_ATTACH_READ_ONLY,
 		.leases = 1,
 		.name = "watchdog",
+		.tenant = FM_TENANT_DEFAULT,
 	};
 	int err = 0;
 
-	if (!control->pool) {
-		err = fm_server_connect(control->server, &options.fd);
+	if (!*pool) {
+		err = fm_server_connect(control->groups->list[number].server, &options.fd);
 		if (!err)
-			err = fm_pool_attach(&options, &control->pool);
+			err = fm_pool_attach(&options, pool);
 		if (err)
-			control->pool = NULL;
+			*pool = NULL;
 	}
 	*info = (struct fm_pool_info){.size = sizeof(*info)};
-	return err ? err : fm_pool_info(control->pool, info);
+	return err ? err : fm_pool_info(*pool, info);
 }
 
 static void tell_watchdog(struct control *control)
 {
-	struct fm_pool_info info;
+	uint64_t used = 0, total = 0;
+	uint32_t clients = 0;
+	bool is_draining = false;
 
-	if (!ask_pool(control, &info)) {
-		notify_send("WATCHDOG=1\nSTATUS=%s%llu of %llu MiB used, %u clients",
-			    info.is_draining ? "draining; " : "",
-			    (unsigned long long)info.used_bytes >> 20,
-			    (unsigned long long)info.total_bytes >> 20, (uint32_t)info.clients);
-		return;
+	for (uint32_t i = 0; i < control->groups->n; i++) {
+		struct fm_pool_info info;
+
+		if (ask_pool(control, i, &info)) {
+			fm_log(FM_LOG_WARNING,
+			       FM1014 "the pool does not answer, and the watchdog is not told: %s",
+			       fm_error_detail());
+			fm_pool_detach(control->pools[i]);
+			control->pools[i] = NULL;
+			return;
+		}
+		used += info.used_bytes;
+		total += info.total_bytes;
+		clients += info.clients;
+		is_draining |= info.is_draining;
 	}
-	fm_log(FM_LOG_WARNING, FM1014 "the pool does not answer, and the watchdog is not told: %s",
-	       fm_error_detail());
-	fm_pool_detach(control->pool);
-	control->pool = NULL;
+	notify_send("WATCHDOG=1\nSTATUS=%s%llu of %llu MiB used, %u clients",
+		    is_draining ? "draining; " : "", (unsigned long long)used >> 20,
+		    (unsigned long long)total >> 20, clients);
 }
 
 /* First those who ask the pool. */
@@ -160,10 +167,7 @@ static void stop(struct control *control)
 {
 	notify_send("STOPPING=1");
 	metrics_stop(control->metrics);
-	if (control->redis)
-		redis_stop(control->redis); /* and it the server */
-	else
-		fm_server_stop(control->server);
+	groups_stop(control->groups);
 }
 
 static void *serve(void *argument)
@@ -193,18 +197,15 @@ static void *serve(void *argument)
 }
 
 int control_start(struct control **out, const struct settings *line, struct settings *settings,
-		  struct fm_server *server, struct redis *redis, struct metrics *metrics)
+		  struct groups *groups, struct metrics *metrics)
 {
 	struct control *control = calloc(1, sizeof(*control));
 	int failed;
 
 	if (!control)
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory for the thread of signals");
-	*control = (struct control){.line = line,
-				    .settings = settings,
-				    .server = server,
-				    .redis = redis,
-				    .metrics = metrics};
+	*control = (struct control){
+		.line = line, .settings = settings, .groups = groups, .metrics = metrics};
 	failed = pthread_create(&control->thread, NULL, serve, control);
 	if (failed) {
 		free(control);
@@ -221,6 +222,7 @@ void control_finish(struct control *control)
 	atomic_store(&control->is_ending, true);
 	pthread_kill(control->thread, SIGTERM);
 	pthread_join(control->thread, NULL);
-	fm_pool_detach(control->pool);
+	for (uint32_t i = 0; i < control->groups->n; i++)
+		fm_pool_detach(control->pools[i]);
 	free(control);
 }

@@ -7,6 +7,7 @@
 #ifndef FABRICMGRD_CONTROL_H
 #define FABRICMGRD_CONTROL_H
 
+#include "groups.h"
 #include "settings.h"
 
 struct control;
@@ -14,9 +15,9 @@ struct control;
 /* Blocks the signals, in this thread and those it creates: before there is any other. */
 void control_block_signals(void);
 /* @line: the flags, @settings: what is in use; both stay the caller's, who leaves them alone until
- * control_finish(). @redis and @metrics may be NULL. */
+ * control_finish(). @metrics may be NULL. */
 int control_start(struct control **out, const struct settings *line, struct settings *settings,
-		  struct fm_server *server, struct redis *redis, struct metrics *metrics);
+		  struct groups *groups, struct metrics *metrics);
 /* Ends the thread and frees. NULL is ignored. */
 void control_finish(struct control *control);
 

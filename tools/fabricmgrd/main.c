@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fabricmgr.h>
@@ -16,44 +15,41 @@
 
 #include "command_line.h"
 #include "control.h"
+#include "groups.h"
 #include "metrics.h"
 #include "notify.h"
-#include "redis.h"
 #include "settings.h"
 
-/* The folder of a socket, when it is not there. */
-static void make_folder(const char *path)
+/* One sharing group; @mark says which, where there are several. */
+static void say_pool(const struct pool_run *run, const char *mark)
 {
-	char folder[4096];
-	char *slash;
+	const struct settings *settings = run->settings;
+	const char *reason, *rung = fm_server_rung(run->server, &reason);
 
-	snprintf(folder, sizeof(folder), "%s", path);
-	slash = strrchr(folder, '/');
-	if (!slash || slash == folder)
-		return;
-	*slash = '\0';
-	if (mkdir(folder, 0755) && errno != EEXIST)
-		fm_log(FM_LOG_WARNING, FM1001 "cannot create the folder %s: %s", folder,
-		       strerror(errno));
+	fm_log(FM_LOG_INFO, FM1004 "memory: %s%s%s%s", rung,
+	       *reason ? "; not the rung above: " : "", reason, mark);
+	/* As it is held, in whole chunks, which may be less than was asked for. */
+	fm_log(FM_LOG_INFO, FM1005 "size: %llu MiB in chunks of %u MiB%s",
+	       (unsigned long long)(settings->server.pool_bytes / FM_CHUNK_BYTES) *
+		       (FM_CHUNK_BYTES >> 20),
+	       FM_CHUNK_BYTES >> 20, mark);
+	fm_log(FM_LOG_INFO, FM1006 "socket: %s%s", settings->server.socket, mark);
+	for (uint32_t i = 0; i < settings->redis.n_listen; i++)
+		fm_log(FM_LOG_INFO, FM1202 "redis: %s%s", settings->redis.listen[i], mark);
 }
 
-static void say_what_serves(const struct settings *settings, struct fm_server *server)
+static void say_what_serves(const struct settings *settings, const struct groups *groups)
 {
-	const char *reason, *rung = fm_server_rung(server, &reason);
+	char mark[64] = "";
 
 	fm_log(FM_LOG_INFO, FM1002 "version %s", fm_version());
 	if (settings->read_from)
 		fm_log(FM_LOG_INFO, FM1003 "configuration: %s", settings->read_from);
-	fm_log(FM_LOG_INFO, FM1004 "memory: %s%s%s", rung, *reason ? "; not the rung above: " : "",
-	       reason);
-	/* As it is held, in whole chunks, which may be less than was asked for. */
-	fm_log(FM_LOG_INFO, FM1005 "size: %llu MiB in chunks of %u MiB",
-	       (unsigned long long)(settings->server.pool_bytes / FM_CHUNK_BYTES) *
-		       (FM_CHUNK_BYTES >> 20),
-	       FM_CHUNK_BYTES >> 20);
-	fm_log(FM_LOG_INFO, FM1006 "socket: %s", settings->server.socket);
-	for (uint32_t i = 0; i < settings->redis.n_listen; i++)
-		fm_log(FM_LOG_INFO, FM1202 "redis: %s", settings->redis.listen[i]);
+	for (uint32_t i = 0; i < groups->n; i++) {
+		if (i)
+			snprintf(mark, sizeof(mark), " (group %s)", groups->list[i].name);
+		say_pool(&groups->list[i], mark);
+	}
 	fm_log(FM_LOG_INFO, FM1007 "ready");
 	notify_send("READY=1\nSTATUS=serving %s", settings->server.socket);
 	if (settings->ready_fd < 0)
@@ -66,58 +62,43 @@ static void say_what_serves(const struct settings *settings, struct fm_server *s
 
 static int serve(const struct settings *line, struct settings *settings)
 {
-	struct fm_server *server;
-	struct redis *redis = NULL;
+	struct groups groups;
 	struct metrics *metrics = NULL;
 	struct control *control = NULL;
 	int err, redis_err;
 
 	control_block_signals();
-	make_folder(settings->server.socket);
-	for (uint32_t i = 0; i < settings->redis.n_listen; i++)
-		if (!strncmp(settings->redis.listen[i], "unix:", 5))
-			make_folder(settings->redis.listen[i] + 5);
-	err = fm_server_create(&settings->server, &server);
+	/* All of them together; each one looks again for itself. */
+	err = settings->sharing.n_groups > 1 ? groups_check(settings, NULL) : 0;
 	if (err) {
 		fm_log(FM_LOG_ERROR, FM1009 "%s", fm_error_detail());
 		return FM_EXIT_FAILED;
 	}
-	err = redis_start(&settings->redis, server, &redis);
+	err = groups_start(&groups, settings);
 	if (!err)
-		err = metrics_start(&settings->metrics, server, redis, &metrics);
+		err = metrics_start(&settings->metrics, &groups, &metrics);
 	if (!err)
-		err = control_start(&control, line, settings, server, redis, metrics);
+		err = control_start(&control, line, settings, &groups, metrics);
 	if (err) {
 		fm_log(FM_LOG_ERROR, FM1009 "%s", fm_error_detail());
 	} else {
-		say_what_serves(settings, server);
-		err = fm_server_run(server);
-		if (err)
-			fm_log(FM_LOG_ERROR, FM1010 "stopped serving: %s", fm_error_detail());
+		say_what_serves(settings, &groups);
+		err = groups_run(&groups);
 	}
 	control_finish(control);
 	metrics_finish(metrics);
-	redis_err = redis_finish(redis);
-	fm_server_destroy(server);
+	redis_err = groups_finish(&groups);
 	return err || redis_err ? FM_EXIT_FAILED : 0;
 }
 
 /* --check: what would be used, and whether this machine has it now. */
-static int check(const struct settings *settings)
+static int check(struct settings *settings)
 {
-	struct fm_server_needs needs = {.size = sizeof(needs)};
-	double mebibyte = 1 << 20;
-
 	settings_print(settings, stdout);
-	if (redis_check(&settings->redis) || fm_server_check(&settings->server, &needs)) {
+	if (groups_check(settings, stdout)) {
 		fm_log(FM_LOG_ERROR, FM1011 "%s", fm_error_detail());
 		return FM_EXIT_FAILED;
 	}
-	printf("# memory: %s%s%s\n", needs.rung, *needs.rung_reason ? "; not the rung above: " : "",
-	       needs.rung_reason);
-	printf("# fits: pool %.1f MiB + tables %.1f MiB for %u blocks = %.1f MiB\n",
-	       (double)needs.pool_bytes / mebibyte, (double)needs.table_bytes / mebibyte,
-	       needs.entries_max, (double)(needs.pool_bytes + needs.table_bytes) / mebibyte);
 	return 0;
 }
 

@@ -15,22 +15,31 @@
 #include <fabricmgr_messages.h>
 
 #include "command_line.h"
+#include "groups.h"
 #include "metrics.h"
-#include "redis.h"
 
 enum { CONNECTIONS_MAX = 32, IDLE_SECONDS = 10 };
 
 struct metrics {
 	struct MHD_Daemon *daemon; /* NULL: stopped */
-	struct fm_server *server;
-	struct redis *redis;
-	struct fm_pool *pool; /* attached by the first request, which meets the pool serving */
+	struct groups *groups;
+	/* Attached by the first request, which meets the pools serving. */
+	struct fm_pool *pools[SHARING_GROUPS_MAX];
 };
 
+/* Of one sharing group. */
 struct figures {
 	struct fm_pool_info pool;
 	struct fm_resp_info redis;
 	bool has_redis;
+	const char *group; /* NULL: there is only one */
+	struct fm_tenant_info tenants[SHARING_TENANTS_MAX + 1];
+	uint32_t n_tenants;
+};
+
+struct all_figures {
+	struct figures groups[SHARING_GROUPS_MAX];
+	uint32_t n;
 };
 
 /* ---- the table ------------------------------------------------------------------------------ */
@@ -39,8 +48,8 @@ struct metric {
 	const char *name, *type, *help;
 	const char *label; /* with the text at @text (and @reason, offset 0: none); NULL: none */
 	size_t at, text, reason;
-	unsigned int bytes; /* of the number at @at; 0: it is 1 */
-	bool is_of_redis;
+	unsigned int bytes;		/* of the number at @at; 0: it is 1 */
+	bool is_of_redis, is_of_tenant; /* of a tenant: @at is in struct fm_tenant_info */
 };
 
 #define POOL(field)                                                                                \
@@ -49,6 +58,9 @@ struct metric {
 #define REDIS(field)                                                                               \
 	.at = offsetof(struct figures, redis.field),                                               \
 	.bytes = sizeof(((struct figures *)0)->redis.field), .is_of_redis = true
+#define TENANT(field)                                                                              \
+	.at = offsetof(struct fm_tenant_info, field),                                              \
+	.bytes = sizeof(((struct fm_tenant_info *)0)->field), .is_of_tenant = true
 #define TEXT(field)   .text = offsetof(struct figures, pool.field)
 #define REASON(field) .reason = offsetof(struct figures, pool.field)
 
@@ -88,13 +100,33 @@ static const struct metric table[] = {
 	{"redis_name_bytes", "gauge", "Of the names that SCAN lists.", REDIS(name_bytes)},
 	{"redis_names_missing", "gauge", "Names that found no room for SCAN.",
 	 REDIS(names_missing)},
+	{"tenant_held_bytes", "gauge", "Memory of the tenant, in whole chunks: what quotas count.",
+	 TENANT(held_bytes)},
+	{"tenant_used_bytes", "gauge", "Of it in blocks.", TENANT(used_bytes)},
+	{"tenant_guaranteed_bytes", "gauge", "Memory that no other tenant takes away.",
+	 TENANT(quotas.guaranteed_bytes)},
+	{"tenant_max_bytes", "gauge", "Memory beyond which its own blocks go; 0: no limit.",
+	 TENANT(quotas.max_bytes)},
+	{"tenant_staged_bytes", "gauge", "In blocks being filled.", TENANT(staged_bytes)},
+	{"tenant_staging_max_bytes", "gauge", "That may be; 0: what others are not guaranteed.",
+	 TENANT(quotas.staging_bytes)},
+	{"tenant_requests", "gauge", "Requests that wait for room or for NVMe.", TENANT(requests)},
+	{"tenant_requests_max", "gauge", "That may; 0: no limit.", TENANT(quotas.requests)},
+	{"tenant_blocks", "gauge", "Blocks of the tenant, in any state.", TENANT(blocks)},
+	{"tenant_clients", "gauge", "Its attached clients.", TENANT(clients)},
+	{"tenant_evictions_total", "counter", "Its blocks freed for room of its own.",
+	 TENANT(evictions)},
+	{"tenant_taken_total", "counter", "Its blocks freed for room of another tenant.",
+	 TENANT(taken)},
+	{"tenant_refused_total", "counter", "Its requests that a quota refused.", TENANT(refused)},
 };
 
 enum { N_METRICS = sizeof(table) / sizeof(table[0]) };
 
-static unsigned long long number(const struct metric *metric, const struct figures *figures)
+/* @from: figures, or those of a tenant. */
+static unsigned long long number(const struct metric *metric, const void *from)
 {
-	const char *at = (const char *)figures + metric->at;
+	const char *at = (const char *)from + metric->at;
 	uint64_t wide;
 	uint32_t narrow;
 
@@ -121,61 +153,117 @@ static void put_escaped(FILE *out, const char *text, bool is_html)
 	}
 }
 
-static void put_labels(FILE *out, const struct metric *metric, const struct figures *figures,
-		       bool is_html)
+static void put_label(FILE *out, const char *name, const char *value, bool is_html, int *n)
 {
 	const char *mark = is_html ? "&#34;" : "\"";
 
-	if (!metric->label)
-		return;
-	fputc('{', out);
-	if (!metric->text) {
+	fprintf(out, "%c%s=%s", (*n)++ ? ',' : '{', name, mark);
+	put_escaped(out, value, is_html);
+	fputs(mark, out);
+}
+
+static void put_labels(FILE *out, const struct metric *metric, const struct figures *figures,
+		       const struct fm_tenant_info *tenant, bool is_html)
+{
+	const char *base = (const char *)figures;
+	int n = 0;
+
+	if (figures->group)
+		put_label(out, "group", figures->group, is_html, &n);
+	if (tenant)
+		put_label(out, "tenant", tenant->name, is_html, &n);
+	if (metric->label && metric->text) {
+		put_label(out, metric->label, base + metric->text, is_html, &n);
+	} else if (metric->label) {
+		fputc(n++ ? ',' : '{', out);
 		if (is_html)
 			put_escaped(out, metric->label, true);
 		else
 			fputs(metric->label, out);
-	} else {
-		fprintf(out, "%s=%s", metric->label, mark);
-		put_escaped(out, (const char *)figures + metric->text, is_html);
-		fputs(mark, out);
 	}
-	if (metric->reason) {
-		fprintf(out, ",reason=%s", mark);
-		put_escaped(out, (const char *)figures + metric->reason, is_html);
-		fputs(mark, out);
-	}
-	fputc('}', out);
+	if (metric->reason)
+		put_label(out, "reason", base + metric->reason, is_html, &n);
+	if (n)
+		fputc('}', out);
 }
 
-static void write_prometheus(FILE *out, const struct figures *figures)
+/* One figure of one group, of each of its tenants or of none: calls @put for each sample. */
+static void each_sample(FILE *out, const struct metric *metric, const struct all_figures *all,
+			void (*put)(FILE *out, const struct metric *metric,
+				    const struct figures *figures,
+				    const struct fm_tenant_info *tenant))
 {
-	const char *before = "";
+	for (uint32_t i = 0; i < all->n; i++) {
+		const struct figures *figures = &all->groups[i];
+
+		if (!metric->is_of_tenant && (figures->has_redis || !metric->is_of_redis))
+			put(out, metric, figures, NULL);
+		for (uint32_t t = 0; metric->is_of_tenant && t < figures->n_tenants; t++)
+			put(out, metric, figures, &figures->tenants[t]);
+	}
+}
+
+static bool is_shown(const struct metric *metric, const struct all_figures *all)
+{
+	bool is_shown = !metric->is_of_redis;
+
+	for (uint32_t i = 0; i < all->n; i++)
+		is_shown |= all->groups[i].has_redis;
+	return is_shown;
+}
+
+static void put_prometheus(FILE *out, const struct metric *metric, const struct figures *figures,
+			   const struct fm_tenant_info *tenant)
+{
+	const void *from = tenant ? (const void *)tenant : figures;
+
+	fprintf(out, "fabricmgr_%s", metric->name);
+	put_labels(out, metric, figures, tenant, false);
+	fprintf(out, " %llu\n", number(metric, from));
+}
+
+/* All samples of a name stand together, as the format wants it: also of several labels. */
+static void write_prometheus(FILE *out, const struct all_figures *all)
+{
+	int i = 0;
 
 	fprintf(out,
 		"# HELP fabricmgr_build_info 1; the daemon's version.\n"
 		"# TYPE fabricmgr_build_info gauge\nfabricmgr_build_info{version=\"%s\"} 1\n",
 		fm_version());
-	for (int i = 0; i < N_METRICS; i++) {
+	while (i < N_METRICS) {
 		const struct metric *metric = &table[i];
 
-		if (metric->is_of_redis && !figures->has_redis)
-			continue;
-		if (strcmp(before, metric->name))
+		if (is_shown(metric, all))
 			fprintf(out, "# HELP fabricmgr_%s %s\n# TYPE fabricmgr_%s %s\n",
 				metric->name, metric->help, metric->name, metric->type);
-		before = metric->name;
-		fprintf(out, "fabricmgr_%s", metric->name);
-		put_labels(out, metric, figures, false);
-		fprintf(out, " %llu\n", number(metric, figures));
+		for (; i < N_METRICS && !strcmp(table[i].name, metric->name); i++)
+			each_sample(out, &table[i], all, put_prometheus);
 	}
 }
 
-static void write_page(FILE *out, const struct figures *figures)
+static void put_row(FILE *out, const struct metric *metric, const struct figures *figures,
+		    const struct fm_tenant_info *tenant)
 {
-	double percent = figures->pool.total_bytes ? 100.0 * (double)figures->pool.used_bytes /
-							     (double)figures->pool.total_bytes
-						   : 0;
+	const void *from = tenant ? (const void *)tenant : figures;
 
+	fprintf(out, "<tr><td>%s", metric->name);
+	put_labels(out, metric, figures, tenant, true);
+	fprintf(out, "</td><td class=\"n\">%llu</td><td>", number(metric, from));
+	put_escaped(out, metric->help, true);
+	fputs("</td></tr>\n", out);
+}
+
+static void write_page(FILE *out, const struct all_figures *all)
+{
+	uint64_t used = 0, total = 0;
+	double percent;
+
+	for (uint32_t i = 0; i < all->n; i++) {
+		used += all->groups[i].pool.used_bytes;
+		total += all->groups[i].pool.total_bytes;
+	}
+	percent = total ? 100.0 * (double)used / (double)total : 0;
 	fprintf(out,
 		"<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
 		"<meta http-equiv=\"refresh\" content=\"5\"><title>fabricmgrd</title><style>"
@@ -184,42 +272,51 @@ static void write_page(FILE *out, const struct figures *figures)
 		"progress{width:20em}</style></head><body>\n<h1>fabricmgrd %s</h1>\n"
 		"<p><progress max=\"100\" value=\"%.1f\"></progress> %.1f %% of %.1f MiB in use"
 		"</p>\n<table><tr><th>figure</th><th>value</th><th>what it is</th></tr>\n",
-		fm_version(), percent, percent, (double)figures->pool.total_bytes / 1048576.0);
-	for (int i = 0; i < N_METRICS; i++) {
-		const struct metric *metric = &table[i];
-
-		if (metric->is_of_redis && !figures->has_redis)
-			continue;
-		fprintf(out, "<tr><td>%s", metric->name);
-		put_labels(out, metric, figures, true);
-		fprintf(out, "</td><td class=\"n\">%llu</td><td>", number(metric, figures));
-		put_escaped(out, metric->help, true);
-		fputs("</td></tr>\n", out);
-	}
+		fm_version(), percent, percent, (double)total / 1048576.0);
+	for (int i = 0; i < N_METRICS; i++)
+		each_sample(out, &table[i], all, put_row);
 	fputs("</table>\n<p><a href=\"/metrics\">for Prometheus</a></p></body></html>\n", out);
 }
 
 /* ---- HTTP ----------------------------------------------------------------------------------- */
 
-static int load(struct metrics *metrics, struct figures *figures)
+static int load_one(struct metrics *metrics, uint32_t number, struct figures *figures)
 {
+	struct pool_run *run = &metrics->groups->list[number];
+	struct fm_pool **pool = &metrics->pools[number];
 	struct fm_attach_options options = {
 		.size = sizeof(options),
 		.flags = FM_ATTACH_READ_ONLY,
 		.leases = 1,
 		.name = "metrics",
+		.tenant = FM_TENANT_DEFAULT,
 	};
+	int64_t n;
 	int err = 0;
 
-	memset(figures, 0, sizeof(*figures));
 	figures->pool.size = sizeof(figures->pool);
-	if (!metrics->pool)
-		err = fm_server_connect(metrics->server, &options.fd);
-	if (!metrics->pool && !err)
-		err = fm_pool_attach(&options, &metrics->pool);
+	figures->tenants[0].size = sizeof(figures->tenants[0]);
+	figures->group = metrics->groups->n > 1 ? run->name : NULL;
+	if (!*pool)
+		err = fm_server_connect(run->server, &options.fd);
+	if (!*pool && !err)
+		err = fm_pool_attach(&options, pool);
 	if (!err)
-		err = fm_pool_info(metrics->pool, &figures->pool);
-	figures->has_redis = redis_info(metrics->redis, &figures->redis);
+		err = fm_pool_info(*pool, &figures->pool);
+	if (err)
+		return err;
+	n = fm_pool_tenants(*pool, figures->tenants, SHARING_TENANTS_MAX + 1);
+	figures->n_tenants = n > 0 ? (uint32_t)n : 0;
+	figures->has_redis = redis_info(run->redis, &figures->redis);
+	return n < 0 ? (int)n : 0;
+}
+
+static int load(struct metrics *metrics, struct all_figures *all)
+{
+	int err = 0;
+
+	for (all->n = 0; all->n < metrics->groups->n && !err; all->n++)
+		err = load_one(metrics, all->n, &all->groups[all->n]);
 	return err;
 }
 
@@ -267,7 +364,7 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
 				  const char *body, size_t *body_length, void **state)
 {
 	bool is_page = !strcmp(path, "/"), is_metrics = !strcmp(path, "/metrics");
-	struct figures figures;
+	struct all_figures *all;
 	char *text = NULL;
 	size_t length;
 	FILE *out;
@@ -282,18 +379,24 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
 	if (!is_page && !is_metrics && strcmp(path, "/healthz"))
 		return answer_text(connection, MHD_HTTP_NOT_FOUND,
 				   "there are /, /metrics and /healthz%s\n", "");
-	if (load(context, &figures))
+	all = calloc(1, sizeof(*all));
+	if (!all)
+		return MHD_NO;
+	if (load(context, all)) {
+		free(all);
 		return answer_text(connection, MHD_HTTP_SERVICE_UNAVAILABLE,
 				   "the pool does not answer: %s\n", fm_error_detail());
+	}
+	out = is_page || is_metrics ? open_memstream(&text, &length) : NULL;
+	if (out && is_page)
+		write_page(out, all);
+	else if (out)
+		write_prometheus(out, all);
+	free(all);
 	if (!is_page && !is_metrics)
 		return answer_text(connection, MHD_HTTP_OK, "ok%s\n", "");
-	out = open_memstream(&text, &length);
 	if (!out)
 		return MHD_NO;
-	if (is_page)
-		write_page(out, &figures);
-	else
-		write_prometheus(out, &figures);
 	if (ferror(out) | fclose(out)) {
 		free(text);
 		return MHD_NO;
@@ -323,8 +426,7 @@ int metrics_check(const char *what, const struct metrics_flags *flags)
 	return flags->listen ? parse(what, flags, &address, host) : 0;
 }
 
-int metrics_start(const struct metrics_flags *flags, struct fm_server *server, struct redis *redis,
-		  struct metrics **out)
+int metrics_start(const struct metrics_flags *flags, struct groups *groups, struct metrics **out)
 {
 	unsigned int mode = MHD_USE_EPOLL_INTERNAL_THREAD;
 	const union MHD_DaemonInfo *info;
@@ -342,7 +444,7 @@ int metrics_start(const struct metrics_flags *flags, struct fm_server *server, s
 	metrics = calloc(1, sizeof(*metrics));
 	if (!metrics)
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory for the metrics");
-	*metrics = (struct metrics){.server = server, .redis = redis};
+	*metrics = (struct metrics){.groups = groups};
 	if (address.ss_family == AF_INET6)
 		mode |= MHD_USE_IPv6;
 	errno = 0;
@@ -370,8 +472,10 @@ void metrics_stop(struct metrics *metrics)
 		return;
 	MHD_stop_daemon(metrics->daemon);
 	metrics->daemon = NULL;
-	fm_pool_detach(metrics->pool);
-	metrics->pool = NULL;
+	for (uint32_t i = 0; i < metrics->groups->n; i++) {
+		fm_pool_detach(metrics->pools[i]);
+		metrics->pools[i] = NULL;
+	}
 }
 
 void metrics_finish(struct metrics *metrics)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The daemon's figures over HTTP: /metrics for Prometheus, / for people, /healthz. Called by main.c
- * and control.c. Invariant: read-only; nothing of a client, a key or a tenant is shown, only sums.
+ * and control.c. Invariant: read-only; nothing of a client or a key is shown, only sums, of
+ * groups and of tenants.
  */
 #ifndef FABRICMGRD_METRICS_H
 #define FABRICMGRD_METRICS_H
@@ -13,14 +14,13 @@ struct metrics_flags {
 	bool is_behind_proxy;
 };
 
+struct groups;
 struct metrics;
-struct redis;
 
 /* Whether it may listen there; @what names the address in the message. */
 int metrics_check(const char *what, const struct metrics_flags *flags);
-/* Listens, on a thread of its own; *@out NULL when no address is given. @redis may be NULL. */
-int metrics_start(const struct metrics_flags *flags, struct fm_server *server, struct redis *redis,
-		  struct metrics **out);
+/* Listens, on a thread of its own; *@out NULL when no address is given. */
+int metrics_start(const struct metrics_flags *flags, struct groups *groups, struct metrics **out);
 /* Stops serving, while the pool still answers; from one thread at a time. NULL is ignored. */
 void metrics_stop(struct metrics *metrics);
 /* Stops, if it serves still, and frees. NULL is ignored. */

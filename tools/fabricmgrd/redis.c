@@ -78,7 +78,9 @@ static int make_options(const struct redis_flags *flags, char password[PASSWORD_
 		.size = sizeof(*options),
 		.n_listen = flags->n_listen,
 		.listen = flags->listen,
-		.attach = {.size = sizeof(options->attach), .name = "redis front end"},
+		.attach = {.size = sizeof(options->attach),
+			   .name = "redis front end",
+			   .tenant = flags->tenant ? flags->tenant : FM_TENANT_DEFAULT},
 		.is_behind_proxy = flags->is_behind_proxy,
 		.name_bytes = flags->name_bytes,
 	};

@@ -14,6 +14,7 @@ struct redis_flags {
 	const char *listen[REDIS_LISTEN_MAX];
 	uint32_t n_listen; /* 0: no front end */
 	const char *password_file;
+	const char *tenant; /* whom they act for; NULL: default */
 	uint64_t name_bytes;
 	bool is_behind_proxy;
 };

@@ -10,6 +10,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <fabricmgr_messages.h>
+
 #include "command_line.h"
 #include "settings.h"
 
@@ -74,6 +76,24 @@ static int take_policy(struct settings *settings, const char *what, const char *
 	return fm_parse_name(what, value, policies, 3, &name);
 }
 
+static int take_uids(struct settings *settings, const char *what, const char *value, uint32_t n)
+{
+	(void)n;
+	return ids_parse(what, value, false, &settings->uids);
+}
+
+static int take_gids(struct settings *settings, const char *what, const char *value, uint32_t n)
+{
+	(void)n;
+	return ids_parse(what, value, true, &settings->gids);
+}
+
+static int take_staging(struct settings *settings, const char *what, const char *value, uint32_t n)
+{
+	(void)n;
+	return fm_parse_bytes(what, value, 0, &settings->server.client_staging_bytes);
+}
+
 static int take_nvme(struct settings *settings, const char *what, const char *value, uint32_t n)
 {
 	(void)n;
@@ -118,6 +138,16 @@ static int take_redis_password(struct settings *settings, const char *what, cons
 	if (!*value)
 		return fm_fail(FM_ERR_INVALID, "%s: give the path of a file", what);
 	settings->redis.password_file = value;
+	return 0;
+}
+
+static int take_redis_tenant(struct settings *settings, const char *what, const char *value,
+			     uint32_t n)
+{
+	(void)n;
+	if (!*value)
+		return fm_fail(FM_ERR_INVALID, "%s: give the name of a tenant", what);
+	settings->redis.tenant = value;
 	return 0;
 }
 
@@ -212,6 +242,7 @@ const struct setting settings_table[] = {
 	{.section = "pool",
 	 .key = "socket",
 	 .flag = "socket",
+	 .is_of_group = true,
 	 .argument = "PATH",
 	 .help = "where clients attach (default /run/fabricmgr/pool.sock)",
 	 .fallback = "/run/fabricmgr/pool.sock",
@@ -219,6 +250,7 @@ const struct setting settings_table[] = {
 	{.section = "pool",
 	 .key = "socket-mode",
 	 .flag = "socket-mode",
+	 .is_of_group = true,
 	 .argument = "MODE",
 	 .help = "octal mode of the socket (default 0600)",
 	 .fallback = "0600",
@@ -226,6 +258,7 @@ const struct setting settings_table[] = {
 	{.section = "pool",
 	 .key = "size",
 	 .flag = "size",
+	 .is_of_group = true,
 	 .argument = "SIZE",
 	 .help = "memory of the pool, e.g. 512M or 8G (default 512M)",
 	 .fallback = "512M",
@@ -233,6 +266,7 @@ const struct setting settings_table[] = {
 	{.section = "pool",
 	 .key = "memory",
 	 .flag = "memory",
+	 .is_of_group = true,
 	 .argument = "RUNG",
 	 .help = "best, hugetlb or memfd (default best)",
 	 .fallback = "best",
@@ -240,31 +274,58 @@ const struct setting settings_table[] = {
 	{.section = "pool",
 	 .key = "entries",
 	 .flag = "entries",
+	 .is_of_group = true,
 	 .argument = "N",
 	 .help = "blocks that the index holds (default: one per 64 KiB)",
 	 .take = take_entries},
 	{.section = "pool",
 	 .key = "policy",
 	 .flag = "policy",
+	 .is_of_group = true,
 	 .argument = "NAME",
 	 .help = "eviction policy: density (default), lru or s3fifo",
 	 .fallback = "density",
 	 .take = take_policy},
+	{.section = "pool",
+	 .key = "allow-uid",
+	 .flag = "allow-uid",
+	 .argument = "USERS",
+	 .help = "who may attach besides root and the daemon's user: numbers or names, with commas",
+	 .take = take_uids,
+	 .is_live = true},
+	{.section = "pool",
+	 .key = "allow-gid",
+	 .flag = "allow-gid",
+	 .argument = "GROUPS",
+	 .help = "and who is in one of these groups (neither given: who can open the socket)",
+	 .take = take_gids,
+	 .is_live = true},
+	{.section = "pool",
+	 .key = "client-staging",
+	 .flag = "client-staging",
+	 .is_of_group = true,
+	 .argument = "SIZE",
+	 .help = "that one client may have in blocks being filled (default 0: no limit)",
+	 .fallback = "0",
+	 .take = take_staging},
 	{.section = "nvme",
 	 .key = "path",
 	 .flag = "nvme",
+	 .is_of_group = true,
 	 .argument = "PATH",
 	 .help = "keep sealed blocks there, too: a file, made if need be, or a block device",
 	 .take = take_nvme},
 	{.section = "nvme",
 	 .key = "size",
 	 .flag = "nvme-size",
+	 .is_of_group = true,
 	 .argument = "SIZE",
 	 .help = "of that file (default: as it is; a device: all of it)",
 	 .take = take_nvme_size},
 	{.section = "nvme",
 	 .key = "durable",
 	 .flag = "nvme-durable",
+	 .is_of_group = true,
 	 .argument = "YES",
 	 .help = "yes: flushed, outlives a power failure (default); no: outlives the daemon",
 	 .fallback = "yes",
@@ -276,6 +337,7 @@ const struct setting settings_table[] = {
 	{.section = "redis",
 	 .key = "listen",
 	 .flag = "redis",
+	 .is_of_group = true,
 	 .argument = "ADDRESS",
 	 .help = "serve Redis clients there: unix:/path or 127.0.0.1:6379; up to 4 times",
 	 .values_max = REDIS_LISTEN_MAX,
@@ -283,13 +345,22 @@ const struct setting settings_table[] = {
 	{.section = "redis",
 	 .key = "password-file",
 	 .flag = "redis-password-file",
+	 .is_of_group = true,
 	 .argument = "FILE",
 	 .help = "whose first line they must AUTH with (default: none)",
 	 .take = take_redis_password,
 	 .is_live = true},
 	{.section = "redis",
+	 .key = "tenant",
+	 .flag = "redis-tenant",
+	 .is_of_group = true,
+	 .argument = "NAME",
+	 .help = "whom Redis clients act for (default: default, or a group's only tenant)",
+	 .take = take_redis_tenant},
+	{.section = "redis",
 	 .key = "names",
 	 .flag = "redis-names",
+	 .is_of_group = true,
 	 .argument = "SIZE",
 	 .help = "memory for the names that SCAN lists, 0 for no SCAN (default 16M)",
 	 .fallback = "16M",
@@ -297,6 +368,7 @@ const struct setting settings_table[] = {
 	{.section = "redis",
 	 .key = "behind-proxy",
 	 .flag = "redis-behind-proxy",
+	 .is_of_group = true,
 	 .help = "TLS ends at a proxy: other addresses than loopback are allowed",
 	 .fallback = "no",
 	 .take = take_redis_proxy},
@@ -338,6 +410,9 @@ int settings_create(struct settings *settings)
 	int err = 0;
 
 	*settings = (struct settings){.server.size = sizeof(settings->server), .ready_fd = -1};
+	settings->sharing.groups[0] =
+		(struct sharing_group){.name = FM_TENANT_DEFAULT, .settings = settings};
+	settings->sharing.n_groups = 1;
 	for (uint32_t row = 0; row < settings_count && !err; row++)
 		if (settings_table[row].fallback)
 			err = settings_table[row].take(settings, settings_table[row].flag,
@@ -353,6 +428,7 @@ static void drop_values(struct settings *settings, uint32_t row)
 
 void settings_destroy(struct settings *settings)
 {
+	sharing_destroy(settings);
 	for (uint32_t row = 0; row < settings_count; row++)
 		drop_values(settings, row);
 	free(settings->read_from);
@@ -370,7 +446,8 @@ int settings_give(struct settings *settings, uint32_t row, enum setting_source s
 	if (source == FROM_FLAG)
 		snprintf(what, sizeof(what), "--%s", setting->flag);
 	else
-		snprintf(what, sizeof(what), "%s:%u: %s", settings->read_from, line, setting->key);
+		snprintf(what, sizeof(what), "%s:%u: %s", settings->read_from, line,
+			 settings->is_group ? setting->flag : setting->key);
 	if (settings->given[row].source == FROM_FILE && source == FROM_FILE && max == 1)
 		return fm_fail(FM_ERR_INVALID, "%s: line %u gives it already; give it once", what,
 			       settings->given[row].line);
@@ -405,9 +482,45 @@ int settings_load(const struct settings *line, struct settings *out)
 			err = settings_give(out, row, FROM_FLAG, 0, line->given[row].values[i]);
 	if (!err)
 		err = metrics_check("[metrics] listen", &out->metrics);
+	if (!err)
+		err = sharing_finish(out);
 	if (err)
 		settings_destroy(out);
 	return err;
+}
+
+/* The values of @row change places, and so does whose they are. */
+static void swap_values(struct settings *a, struct settings *b, uint32_t row)
+{
+	__typeof__(a->given[row]) kept = a->given[row];
+
+	a->given[row] = b->given[row];
+	b->given[row] = kept;
+}
+
+uint32_t settings_take_live(struct settings *settings, struct settings *next)
+{
+	uint32_t n = 0;
+
+	settings->log_level = next->log_level;
+	settings->redis.password_file = next->redis.password_file;
+	settings->uids = next->uids;
+	settings->gids = next->gids;
+	for (uint32_t row = 0; row < settings_count; row++) {
+		const struct setting *setting = &settings_table[row];
+		bool is_equal = settings_are_equal(settings, next, row);
+
+		if (setting->is_live) {
+			n += !is_equal;
+			swap_values(settings, next, row);
+		} else if (setting->section && !is_equal) {
+			fm_log(FM_LOG_WARNING,
+			       FM1301 "reload: [%s] %s has changed: it needs a restart",
+			       settings->is_group ? "group" : setting->section,
+			       settings->is_group ? setting->flag : setting->key);
+		}
+	}
+	return n;
 }
 
 bool settings_are_equal(const struct settings *a, const struct settings *b, uint32_t row)
@@ -483,6 +596,17 @@ static void print_source(const struct settings *settings, uint32_t row, FILE *ou
 	}
 }
 
+void settings_print_group(const struct settings *settings, FILE *out)
+{
+	for (uint32_t row = 0; row < settings_count; row++)
+		for (uint32_t i = 0; settings_table[row].is_of_group && i < settings->given[row].n;
+		     i++) {
+			fprintf(out, "%s = %s", settings_table[row].flag,
+				settings->given[row].values[i]);
+			print_source(settings, row, out);
+		}
+}
+
 void settings_print(const struct settings *settings, FILE *out)
 {
 	const char *section = "";
@@ -510,4 +634,5 @@ void settings_print(const struct settings *settings, FILE *out)
 		fprintf(out, "%s = %s", setting->key, setting->fallback);
 		print_source(settings, row, out);
 	}
+	sharing_print(settings, out);
 }

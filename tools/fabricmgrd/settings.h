@@ -14,6 +14,7 @@
 
 #include "metrics.h"
 #include "redis.h"
+#include "tenants.h"
 
 struct option;
 
@@ -31,8 +32,11 @@ struct settings {
 	int log_target; /* enum fm_log_target */
 	int ready_fd;
 	bool is_check;
-	const char *file; /* --config; NULL: SETTINGS_FILE when it is there */
-	char *read_from;  /* the file that was read; NULL: none */
+	const char *file;      /* --config; NULL: SETTINGS_FILE when it is there */
+	char *read_from;       /* the file that was read; NULL: none */
+	bool is_group;	       /* of a sharing group other than that of [pool] */
+	struct ids uids, gids; /* who may attach without being a tenant's */
+	struct sharing sharing;
 	struct {
 		char *values[SETTING_VALUES_MAX];
 		uint32_t n, line;
@@ -51,6 +55,7 @@ struct setting {
 	int (*take)(struct settings *settings, const char *what, const char *value, uint32_t n);
 	/* Whether a reload takes it (control.c). */
 	bool is_live;
+	bool is_of_group; /* also a key of [group NAME], there named as the flag */
 };
 
 extern const struct setting settings_table[];
@@ -65,6 +70,9 @@ int settings_give(struct settings *settings, uint32_t row, enum setting_source s
 		  uint32_t line, const char *value);
 /* @out: the fallbacks, then the file, then the flags of @line. On failure @out is destroyed. */
 int settings_load(const struct settings *line, struct settings *out);
+/* Takes the values that may change while it runs from @next, which gets the old ones; names
+ * (FM1301) those that may not. How many changed. */
+uint32_t settings_take_live(struct settings *settings, struct settings *next);
 bool settings_are_equal(const struct settings *a, const struct settings *b, uint32_t row);
 
 /* For getopt_long(): flags[i].val is SETTINGS_FLAG + row. */
@@ -74,6 +82,8 @@ void settings_flags(struct option *flags); /* SETTINGS_MAX + 3 of them */
 const char *settings_help(void);
 /* As a configuration file, each value with where it came from. */
 void settings_print(const struct settings *settings, FILE *out);
+/* The keys of a group alone. */
+void settings_print_group(const struct settings *settings, FILE *out);
 
 /* config.c: reads the file into @settings. Its first fault is the error, as "file:line: …". */
 int settings_read_file(struct settings *settings, const char *path);

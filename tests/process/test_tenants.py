@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sharing groups and tenants of one daemon: configuration, quotas under load, reload, and that a user of one group
+gets nothing of another's."""
+import array
+import ctypes
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+import urllib.request
+
+import pytest
+
+import pool_client
+from conftest import BIN
+from pool_client import Pool
+from test_config import check
+from test_pool_users import as_nobody
+
+PERMISSION, LIMIT = 9, 6
+MIB = 1 << 20
+
+POOLS = """
+[pool]
+socket = {folder}/pool.sock
+socket-mode = 0666
+size = 16M
+memory = memfd
+[metrics]
+listen = 127.0.0.1:0
+[group research]
+size = 48M
+memory = memfd
+[tenant search]
+group = research
+users = 65534
+guaranteed = 16M
+salt-file = {folder}/salt
+[tenant batch]
+group = research
+users = 5002
+max = 24M
+staging = 4M
+[tenant lone]
+users = 5003
+max = 16M
+"""
+
+
+class Node:
+    """A daemon with the groups above; its sockets can be reached by other users."""
+
+    def __init__(self, system, folder, text=POOLS):
+        self.folder, self.config = folder, f"{folder}/fabricmgrd.conf"
+        os.chmod(folder, 0o755)
+        with open(f"{folder}/salt", "w", encoding="utf-8") as file:
+            file.write("pepper\n")
+        os.chmod(f"{folder}/salt", 0o600)
+        self.write(text)
+        self.daemon = system.start(f"{BIN}/fabricmgrd", "--config", self.config)
+        self.port = int(self.daemon.wait_for(r"http://127\.0\.0\.1:(\d+)")[1])
+        self.daemon.wait_for(r"\bready$")
+
+    def write(self, text):
+        with open(self.config, "w", encoding="utf-8") as file:
+            file.write(text.format(folder=self.folder))
+
+    def socket(self, group):
+        return f"{self.folder}/{group}.sock"
+
+    def quota(self, group, *more):
+        out = subprocess.run([f"{BIN}/fabricctl", "--socket", self.socket(group), "--json", "quota",
+                              *more], capture_output=True, text=True, check=False, timeout=60)
+        if out.returncode:
+            return out.stderr
+        return {tenant["name"]: tenant for tenant in json.loads(out.stdout)}
+
+    def metrics(self):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
+            return answer.read().decode()
+
+
+@pytest.fixture
+def folder():
+    with tempfile.TemporaryDirectory(prefix="fabricmgr-test-") as path:
+        yield path
+
+
+@pytest.fixture
+def node(system, folder):
+    return Node(system, folder)
+
+
+def refusal(*arguments):
+    with pytest.raises(OSError) as refused:
+        Pool(*arguments)
+    assert refused.value.errno == PERMISSION, refused.value
+    return str(refused.value)
+
+
+# ---- configuration ----
+
+FAULTS = (
+    ("[tenant a]\nusers = 1\n[tenant a]\nusers = 2\n", 3, "stands above already"),
+    ("[tenant A]\nusers = 1\n", 1, "lower-case"),
+    ("[tenant default]\nusers = 1\n", 1, "whose section is [pool]"),
+    ("[tenant a]\nuser = 1\n", 2, "did you mean users?"),
+    ("[tenant a]\nusers = nosuchuser\n", 2, "nosuchuser is no user"),
+    ("[tenant a]\nmax = 16M\n", 1, "nobody may act for it"),
+    ("[tenant a]\nusers = 1\n", 1, "has no size"),
+    ("[tenant a]\nusers = 1\ngroup = b\n", 1, "there is no group b"),
+    ("[tenant a]\nusers = 1\nmax = 16M\nmax = 16M\n", 4, "give it once"),
+    ("[tenant a]\nusers = 1\nmax = 16M\nguaranteed = 20M\n", 1, "more is guaranteed than its max"),
+    ("[tenant a]\nusers = 1\nmax = 16M\nsalt-file = /nowhere\n", 4, "/nowhere"),
+    ("[group a]\nsize = 16M\nnvm = /x\n", 3, "did you mean nvme?"),
+    ("[group a]\nsocket = /a\n", 1, "has no size"),
+    ("[group a]\nsize = 16M\nsocket = /s\n[group b]\nsize = 16M\nsocket = /s\n", 4, "the same socket"),
+    ("[group a]\nsize = 16M\n[tenant x]\nusers = 1\ngroup = a\nguaranteed = 9M\n[tenant y]\nusers = 2\n"
+     "group = a\nguaranteed = 8M\n", 7, "20 MiB are guaranteed together, and the pool of group a has 16 MiB"),
+    ("[tenants a]\nusers = 1\n", 1, "there is no section [tenants a]"),
+)
+
+
+@pytest.mark.parametrize("text, line, words", FAULTS)
+def test_a_fault_is_told_with_its_line(tmp_path, text, line, words):
+    out = check(tmp_path / "a.conf", text)
+    assert out.returncode == 2
+    assert f"a.conf:{line}: " in out.stderr and words in out.stderr, out.stderr
+
+
+def test_what_check_prints_of_groups_is_a_configuration(tmp_path):
+    (tmp_path / "salt").write_text("s\n")
+    first = check(tmp_path / "a.conf", POOLS.format(folder=tmp_path))
+    second = check(tmp_path / "b.conf", first.stdout)
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+
+    def settings(out):
+        return [line.split(" ; ")[0] for line in out.stdout.splitlines() if line[0] != "#"]
+    assert settings(first) == settings(second)
+    assert "# 3 groups together: 8" in first.stdout
+    assert "pepper" not in first.stdout
+
+
+def test_the_groups_together_must_fit_into_memory(tmp_path):
+    with open("/proc/meminfo", encoding="ascii") as file:
+        free = int(dict(line.split(":") for line in file)["MemAvailable"].split()[0]) >> 10
+    text = "".join(f"[group g{i}]\nsize = {free * 2 // 5}M\nentries = 100000\nmemory = memfd\n" for i in range(3))
+    out = check(tmp_path / "a.conf", "[pool]\nsize = 16M\n" + text)
+    assert out.returncode == 1
+    assert " + other groups " in out.stderr and "MiB of memory are available" in out.stderr, out.stderr
+    assert "# group g1: fits" in out.stdout and "g2: fits" not in out.stdout
+
+
+# ---- tenants of a group ----
+
+def test_a_noisy_tenant_keeps_to_its_maximum_and_from_others_guarantee(node):
+    search = Pool(node.socket("research"), tenant="search")
+    batch = Pool(node.socket("research"), tenant="batch")
+    for n in range(16):
+        search.release(search.put(n, MIB))
+    for n in range(1000, 1200):
+        batch.release(batch.put(n, MIB))
+    assert all(search.match(n) for n in range(16))
+    found = node.quota("research")
+    assert found["search"]["held_bytes"] == 16 * MIB and found["search"]["taken"] == 0
+    assert 16 * MIB <= found["batch"]["held_bytes"] <= 24 * MIB
+    assert found["batch"]["evictions"] > 150
+    assert found["batch"]["quotas"] == {"guaranteed_bytes": 0, "max_bytes": 24 * MIB,
+                                        "staging_bytes": 4 * MIB, "requests": 0}
+    assert batch.match(3) == 1  # a group is there to share
+    with pytest.raises(OSError) as refused:
+        batch.stage(MIB, 5)
+    assert refused.value.errno == LIMIT and "(staging)" in str(refused.value)
+    assert node.quota("research")["batch"]["refused"] == 1
+    text = node.metrics()
+    assert f'tenant_held_bytes{{group="research",tenant="search"}} {16 * MIB}\n' in text
+    assert 'tenant_refused_total{group="research",tenant="batch"} 1\n' in text
+    assert "pepper" not in text
+    search.detach()
+    batch.detach()
+
+
+def test_quotas_change_by_command_and_by_reload(node):
+    before = node.quota("research")
+    assert "batch" in before
+    after = node.quota("research", "batch", "--max", "32M", "--requests", "7")
+    assert after["batch"]["quotas"] == {**before["batch"]["quotas"], "max_bytes": 32 * MIB, "requests": 7}
+    assert "guarantee less" in node.quota("research", "batch", "--guaranteed", "40M")
+    assert "has no tenant lone" in node.quota("research", "lone", "--max", "1G")
+    # A reload that is refused changes nothing, one that is not puts the file's values in place.
+    node.write(POOLS.replace("guaranteed = 16M", "guaranteed = 100M"))
+    node.daemon.kill(signal.SIGHUP)
+    node.daemon.wait_for("FM1302 .*100 MiB are guaranteed together")
+    assert node.quota("research") == after
+    node.write(POOLS.replace("max = 24M", "max = 28M").replace("users = 5002", "users = 5002, 65534"))
+    node.daemon.kill(signal.SIGHUP)
+    node.daemon.wait_for("FM1303 .* 2 settings changed")
+    until(lambda: node.quota("research")["batch"]["quotas"]["max_bytes"] == 28 * MIB)
+    assert node.quota("research")["batch"]["quotas"]["requests"] == 0
+    # What needs a restart says so.
+    node.write(POOLS + "[tenant new]\nusers = 1\ngroup = research\n")
+    node.daemon.kill(signal.SIGHUP)
+    node.daemon.wait_for("FM1301 .* came, went or moved")
+    assert "new" not in node.quota("research")
+
+
+def until(claim, seconds=30):
+    end = time.monotonic() + seconds
+    while not claim():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_the_default_pool_may_name_its_users(system, folder):
+    node = Node(system, folder, POOLS.replace("size = 16M", "size = 16M\nallow-uid = 5001\n", 1))
+    assert "may not use this pool" in as_nobody_refused(node.socket("pool"))
+    node.write(POOLS.replace("size = 16M", "size = 16M\nallow-uid = 5001, 65534\n", 1))
+    node.daemon.kill(signal.SIGHUP)
+    node.daemon.wait_for("FM1303 .* 1 settings changed")
+
+    def attaches():
+        until(lambda: can_attach(node.socket("pool")))
+    as_nobody(attaches)
+
+
+def can_attach(path):
+    try:
+        Pool(path).detach()
+        return True
+    except OSError:
+        return False
+
+
+def as_nobody_refused(*arguments):
+    read, write = os.pipe()
+
+    def claims():
+        os.write(write, refusal(*arguments).encode())
+    as_nobody(claims)
+    os.close(write)
+    with os.fdopen(read, encoding="utf-8") as file:
+        return file.read()
+
+
+# ---- another user in another group ----
+
+def hello(path, tenant=b""):
+    """The descriptors that a hello brings, by the protocol itself: (result, descriptors)."""
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    link.connect(path)
+    size = 24 + 16 + 48 + 32 + 64
+    link.send(struct.pack("=IIIIiI IIII 48s 32s 64x", 0x31504d46, 1, 1, size, 0, 0, 0, 16, 0, 0, b"test", tenant))
+    answer, control, _, _ = link.recvmsg(65536, socket.CMSG_SPACE(64))
+    fds = array.array("i")
+    for _, kind, data in control:
+        if kind == socket.SCM_RIGHTS:
+            fds.frombytes(data[:len(data) - len(data) % fds.itemsize])
+    return struct.unpack_from("=i", answer, 16)[0], fds, link, answer
+
+
+def files_of(fds):
+    return {(os.fstat(fd).st_dev, os.fstat(fd).st_ino) for fd in fds}
+
+
+def region(link, number):
+    size = 24 + 16 + 48 + 32 + 64
+    link.send(struct.pack("=IIIIiI IIII 48s 32s 64x", 0x31504d46, 1, 2, size, 0, 0, 0, 0, number, 0, b"", b""))
+    _, control, _, _ = link.recvmsg(65536, socket.CMSG_SPACE(64))
+    return [fd for _, _, data in control for fd in array.array("i", data[:4])]
+
+
+def test_a_user_of_one_group_gets_nothing_of_another(node):
+    if os.geteuid():
+        pytest.skip("needs root, to become another user")
+    mine = Pool(node.socket("lone"), tenant="lone")
+    mine.release(mine.put(1, MIB))
+    result, fds, link, _ = hello(node.socket("lone"), b"lone")
+    arena = region(link, 1)
+    theirs = files_of([fds[0], fds[1], *arena])  # the daemon keeps them, so that their numbers stay
+    assert result == 0 and len(theirs) == 3
+    link.close()
+    for fd in (*fds, *arena):
+        os.close(fd)  # a child must not have them from here
+    other = Pool(node.socket("research"), tenant="batch")
+    other.release(other.put(2, MIB))
+
+    def claims():
+        assert "may not use" in refusal(node.socket("lone"))
+        assert refusal(node.socket("research"), 0, "batch") == refusal(node.socket("research"), 0, "lone") == \
+            refusal(node.socket("research"), 0, "nobody")
+        own = Pool(node.socket("research"))
+        assert own.tenant() == ("search", "pepper") and own.match(1) == 0 and own.match(2) == 1
+        # It finds what another tenant of its group has, and cannot take it away.
+        assert own.lib.fm_pool_remove(own.handle, ctypes.byref(pool_client.key_of(2)), ctypes.c_size_t(1)) == -PERMISSION
+        assert own.lib.fm_pool_invalidate(own.handle, bytes(32)) == 0 and own.match(2) == 1
+        result, fds, link, answer = hello(node.socket("research"))
+        assert result == 0 and b"pepper" in answer
+        arenas = [fd for number in range(1, 9) for fd in region(link, number)]
+        assert len(arenas) == 2
+        assert not files_of([*fds, *arenas]) & theirs
+        # Index, headers and the other tenant's arena: only to read, and no way back to writing.
+        n_own = 0
+        for fd in (fds[0], fds[1], *arenas):
+            writable = not read_only(fd)
+            n_own += writable
+            if not writable:
+                with pytest.raises(PermissionError):
+                    os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
+                with pytest.raises(PermissionError):
+                    os.open(f"/proc/self/fd/{fd}", os.O_WRONLY)
+        assert n_own <= 1
+        # Nothing that this process has open is the other group's.
+        everything = [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2]
+        assert not files_of([fd for fd in everything if os.path.exists(f"/proc/self/fd/{fd}")]) & theirs
+    as_nobody(claims)
+    mine.detach()
+    other.detach()
+
+
+def read_only(fd):
+    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
+        flags = next(int(line.split()[1], 8) for line in file if line.startswith("flags"))
+    return flags & os.O_ACCMODE == os.O_RDONLY
+
+
+def test_figures_of_others_are_for_root_alone(node):
+    if os.geteuid():
+        pytest.skip("needs root, to become another user")
+    other = Pool(node.socket("research"), tenant="batch")
+
+    def claims():
+        own = Pool(node.socket("research"))
+        out = subprocess.run([f"{BIN}/fabricctl", "--socket", node.socket("research"), "--json", "status"],
+                             capture_output=True, text=True, check=True, timeout=60)
+        status = json.loads(out.stdout)
+        assert {client["tenant"] for client in status["clients"]} == {"search"}
+        assert [tenant["name"] for tenant in status["tenants"]] == ["search"]
+        assert "for root and the daemon's own user" in node.quota("research", "search", "--max", "1G")
+        own.detach()
+    as_nobody(claims)
+    assert set(node.quota("research")) == {"default", "search", "batch"}
+    other.detach()
+
+
+def test_redis_clients_act_for_a_groups_only_tenant(system, folder):
+    node = Node(system, folder, POOLS + f"[group lone]\nredis = unix:{folder}/redis.sock\n")
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(f"{folder}/redis.sock")
+        link.sendall(b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$5\r\nhello\r\n*2\r\n$3\r\nGET\r\n$1\r\na\r\n")
+        answer = b""
+        while len(answer) < 16:
+            answer += link.recv(100)
+    assert answer == b"+OK\r\n$5\r\nhello\r\n"
+    assert node.quota("lone")["lone"]["blocks"] == 1 and node.quota("lone")["default"]["blocks"] == 0
