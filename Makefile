@@ -270,7 +270,7 @@ check-deb:
 programs: $(BUILD)/libfabricmgr.so $(BIN)
 units: $(UNIT_BIN) $(if $(filter release,$(VARIANT)),$(BUILD)/tests/fail_alloc.so)
 # Threads of one process: server and clients.
-tsan-units: $(addprefix $(BUILD)/tests/unit/,pool_server pool_remove pool_copy pool_limits queue groups) plant_race
+tsan-units: $(addprefix $(BUILD)/tests/unit/,pool_server pool_remove pool_copy pool_limits queue groups layers) plant_race
 
 
 $(BUILD)/flags: FORCE

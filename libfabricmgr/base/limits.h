@@ -56,6 +56,9 @@
 /* Blocks of one group: an object for each layer of a model of 64; a quarter of a ring. */
 #define FM_GROUP_MAX 64u
 
+/* Layers of one block that is sealed by layers: more than any model has; 8 bytes of it each. */
+#define FM_LAYERS_MAX 1024u
+
 /* Ancestors that one touch refreshes: a chain of 64 Ki tokens at 16 a block. */
 #define FM_TOUCH_STEPS 4096u
 

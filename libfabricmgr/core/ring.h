@@ -24,6 +24,8 @@ enum fm_op {
 	FM_OP_INVALIDATE = 8,
 	FM_OP_HINT = 9,	  /* deadline_ns: pin; length: expected ns; reserved[0]: priority */
 	FM_OP_FETCH = 10, /* @length: the same for all keys of one call */
+	FM_OP_SHOW = 11,  /* of a staged block: a private id by which others may join it */
+	FM_OP_JOIN = 12,  /* @key: the id. Where the block is, for the client to lease */
 };
 
 /* SEAL: one of a group whose other members follow, the last without it. All are answered then. */
@@ -50,7 +52,7 @@ struct fm_completion {
 	uint32_t entry, generation;
 	uint32_t region, chunk, slot;
 	uint64_t length;
-	struct fm_key key; /* OFFER: the private id */
+	struct fm_key key; /* OFFER, SHOW: the private id */
 	uint32_t origin;   /* INVALIDATE: how many */
 	uint32_t quota;	   /* FM_ERR_LIMIT: enum fm_quota */
 };

@@ -124,6 +124,21 @@ static void entry_free(struct fm_store *store, uint32_t entry)
 	store->free_entries[store->free_count++] = entry;
 }
 
+/* The end of a block that was never sealed, and is in no list any more. */
+static void staged_free(struct fm_store *store, uint32_t entry)
+{
+	if (!store->nodes[entry].is_shown) {
+		entry_free(store, entry);
+		return;
+	}
+	tenant_of(store, entry)->staged_bytes -= bytes_of(store, entry);
+	/* Who joined it sees that it is given up; freed when no lease holds it. */
+	fm_life_set_state(store, entry, FABRICMGR_BLOCK_EVICTING);
+	list_push(store, &store->removed_head, entry);
+	store->counters.removed++;
+	store->removed_fresh++;
+}
+
 /* ---- owners ---- */
 
 void fm_store_owner_add(struct fm_store *store, struct fm_owner *owner)
@@ -168,7 +183,7 @@ void fm_store_owner_remove(struct fm_store *store, struct fm_owner *owner, uint6
 			list_push(store, &store->quarantine_head, entry);
 			store->counters.quarantine++;
 		} else {
-			entry_free(store, entry);
+			staged_free(store, entry);
 		}
 	}
 	if (owner->prev)
@@ -231,7 +246,7 @@ static void offer_remove(struct fm_store *store, uint32_t entry)
 static void offer_drop(struct fm_store *store, uint32_t entry)
 {
 	offer_remove(store, entry);
-	entry_free(store, entry);
+	staged_free(store, entry);
 	store->counters.staging--;
 	store->counters.discards++;
 }
@@ -571,7 +586,7 @@ int fm_store_discard(struct fm_store *store, struct fm_owner *owner, uint32_t en
 	if (FM_FAULT("leak-discarded"))
 		return 0;
 	owner_give_up(store, owner, entry);
-	entry_free(store, entry);
+	staged_free(store, entry);
 	store->counters.staging--;
 	store->counters.discards++;
 	return 0;
@@ -585,6 +600,9 @@ int fm_store_offer(struct fm_store *store, struct fm_owner *owner, uint32_t entr
 	owner->over = FM_QUOTA_NONE;
 	if (!fm_life_is_staged(store, owner, entry, generation))
 		return not_staged(entry);
+	if (store->nodes[entry].is_shown)
+		return fm_fail(FM_ERR_INVALID,
+			       "block %u may be joined by others: it stays with its writer", entry);
 	tenant = tenant_of(store, entry);
 	if (tenant->offers >= FM_OFFERS_MAX / store->slots.tenants.count) {
 		owner->over = FM_QUOTA_OFFERS;
@@ -620,6 +638,35 @@ int fm_store_adopt(struct fm_store *store, struct fm_owner *owner, const struct 
 	return fm_fail(FM_ERR_NOT_FOUND,
 		       "nothing is on offer under this id: adopted already, older than 30 s, or "
 		       "taken back because the pool was full; compute it again");
+}
+
+int fm_store_show(struct fm_store *store, struct fm_owner *owner, uint32_t entry,
+		  uint32_t generation, struct fm_key *id)
+{
+	if (!fm_life_is_staged(store, owner, entry, generation))
+		return not_staged(entry);
+	/* Shown again, by the same id: who has the first may come late. */
+	memcpy(id->bytes, &entry, sizeof(entry));
+	if (store->nodes[entry].is_shown)
+		*id = store->nodes[entry].offer;
+	store->nodes[entry].offer = *id;
+	store->nodes[entry].is_shown = true;
+	return 0;
+}
+
+int fm_store_join(struct fm_store *store, const struct fm_key *id, uint32_t *out)
+{
+	uint32_t entry, state;
+
+	memcpy(&entry, id->bytes, sizeof(entry));
+	if (entry >= store->index.entries_max || !store->nodes[entry].is_shown ||
+	    memcmp(&store->nodes[entry].offer, id, sizeof(*id)))
+		return FM_ERR_NOT_FOUND;
+	state = FABRICMGR_WORD_STATE(store->index.entries[entry].word);
+	if (state != FABRICMGR_BLOCK_STAGING && state != FABRICMGR_BLOCK_SEALED)
+		return FM_ERR_NOT_FOUND;
+	*out = entry;
+	return 0;
 }
 
 void fm_store_touch(struct fm_store *store, uint32_t entry, uint32_t generation)
@@ -698,7 +745,7 @@ uint64_t fm_store_expire(struct fm_store *store, uint64_t now)
 		after = store->nodes[entry].next;
 		if (store->nodes[entry].expires <= now) {
 			list_remove(store, &store->quarantine_head, entry);
-			entry_free(store, entry);
+			staged_free(store, entry);
 			store->counters.quarantine--;
 		} else if (store->nodes[entry].expires < next) {
 			next = store->nodes[entry].expires;

@@ -36,7 +36,8 @@ struct fm_node {
 	uint32_t pages;
 	uint32_t leased;	  /* == store->scan: a lease was seen in that scan */
 	uint32_t visited, picked; /* == store->round */
-	struct fm_key offer;	  /* private id while on offer; never in shared memory */
+	struct fm_key offer;	  /* private id while on offer or shown; never in shared memory */
+	bool is_shown;		  /* others may hold it while it is staged */
 };
 
 struct fm_store_counters {
@@ -102,6 +103,11 @@ int fm_store_offer(struct fm_store *store, struct fm_owner *owner, uint32_t entr
 		   uint32_t generation, const struct fm_key *id, uint64_t expires);
 int fm_store_adopt(struct fm_store *store, struct fm_owner *owner, const struct fm_key *id,
 		   uint32_t *entry);
+/* Lets others join a staged block by @id, whose first four bytes become its entry. */
+int fm_store_show(struct fm_store *store, struct fm_owner *owner, uint32_t entry,
+		  uint32_t generation, struct fm_key *id);
+/* Which block @id is of, staged or sealed since: to be leased. */
+int fm_store_join(struct fm_store *store, const struct fm_key *id, uint32_t *entry);
 /* Removal: not found from now on; freed when no lease holds it any more. */
 int fm_store_remove(struct fm_store *store, const struct fm_key *key);
 /* Every sealed block of @tenant's whose header has @ns, 16 bytes; how many. @tenant FM_NO_ENTRY: of

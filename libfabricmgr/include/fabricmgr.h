@@ -349,8 +349,9 @@ FM_API int fm_pool_put_parts(struct fm_pool *pool, const struct fm_digest *ns,
 /*
  * Bytes of one block, from @offset on, scattered over several places until those are full or the
  * block ends. The whole block is verified against the CRC32C that it was sealed with while it is
- * copied. Of a range nothing is known but that its header is sound, unless FM_GET_VERIFY asks for
- * the rest of the block to be read, too (at about 20 GB/s, without a copy).
+ * copied, and a range that is whole layers of a block that was sealed by layers against theirs. Of
+ * another range nothing is known but that its header is sound, unless FM_GET_VERIFY asks for the
+ * rest of the block to be read, too (at about 20 GB/s, without a copy).
  */
 struct fm_get_parts {
 	struct fm_key key;
@@ -389,6 +390,41 @@ FM_API int64_t fm_pool_invalidate(struct fm_pool *pool, const struct fm_digest *
  */
 FM_API int fm_block_offer(struct fm_pool *pool, struct fm_block *block, struct fm_key *id);
 FM_API int fm_block_adopt(struct fm_pool *pool, const struct fm_key *id, struct fm_block *out);
+
+/*
+ * Layer by layer: a reader whom the writer names begins with the first layers while the last are
+ * computed. The block's data is its layers, one after the other; behind them stands a table that
+ * the library keeps, with each layer's CRC32C: a few bytes of the block that readers of the whole
+ * get, too. 1 to 1024 layers; block and table have at most one chunk, 4 MiB. Returns the length to
+ * stage, 0: too long.
+ */
+FM_API uint64_t fm_layers_length(uint32_t layers, uint64_t layer_bytes);
+
+/*
+ * Begins a staged block of that length. @id: a private id by which other clients of the pool may
+ * join it, out; NULL: none may. It holds until the block leaves the pool. Nobody else sees anything
+ * of the block, or of its group, before fm_block_seal() or fm_group_seal().
+ */
+FM_API int fm_layers_begin(struct fm_pool *pool, const struct fm_block *block, uint32_t layers,
+			   uint64_t layer_bytes, struct fm_key *id);
+
+/* Layers @first to @first + @n - 1 are filled and will not change: computes their CRC32C, and wakes
+ * who waits for them. In any order, each once; different layers also from several threads. Does not
+ * ask the daemon. All of them before the block is sealed. */
+FM_API int fm_layers_seal(struct fm_pool *pool, const struct fm_block *block, uint32_t first,
+			  uint32_t n);
+
+/* Leases a block by its id, whether it is still staged or sealed by now; fm_block_release() gives
+ * it back. As long as it is held its memory is not used for anything else, also when the writer
+ * dies. FM_ERR_NOT_FOUND: the writer gave it up. */
+FM_API int fm_layers_join(struct fm_pool *pool, const struct fm_key *id, struct fm_block *out);
+
+/* Waits until a layer of a joined (or acquired) block is sealed and compares its CRC32C: from then
+ * on that layer may be read. FM_ERR_DEADLINE: not in @deadline_ns (relative; 0: 5 s);
+ * FM_ERR_NOT_FOUND: the writer gave the block up, or died, before; FM_ERR_CORRUPT;
+ * FM_ERR_UNSUPPORTED: a block without layers. */
+FM_API int fm_layers_wait(struct fm_pool *pool, const struct fm_block *block, uint32_t layer,
+			  uint64_t deadline_ns);
 
 /*
  * What the caller knows of a leased block's future; it replaces what was said before. Hints are

@@ -105,6 +105,18 @@ int64_t fm_leases_take(struct fm_pool *pool, const struct fm_key *keys, size_t n
 int fm_block_seal_summed(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
 			 const uint32_t *checksums, size_t n);
 
+/* 0, or why this client writes nothing. */
+int fm_pool_check_writer(struct fm_pool *pool);
+/* One submission and its answer, within 10 s. */
+void fm_pool_ask(struct fm_pool *pool, struct fm_submission *submission,
+		 struct fm_completion *completion);
+/* Sets the detail for what the daemon answered to @what, and returns it. */
+int fm_pool_explain(struct fm_pool *pool, int err, const char *what);
+
+/* Whether a range of a block is whole layers that have checksums of their own, and whether they
+ * have those (layers.c). */
+bool fm_layers_cover(const struct fm_block *block, uint64_t offset, uint64_t bytes, bool *is_sound);
+
 /* Ends the threads of every queue of the pool, which can only be collected and destroyed then. */
 void fm_queues_stop(struct fm_pool *pool);
 

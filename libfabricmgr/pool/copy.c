@@ -243,6 +243,20 @@ static int read_header(struct fm_pool *pool, const struct fm_block *block, const
 	return err;
 }
 
+/* A range that is whole layers is compared with theirs: in the block, once it was copied. */
+static int check_layers(const struct fm_block *block, struct fm_get_parts *get, uint64_t bytes)
+{
+	bool is_sound;
+
+	if (!fm_layers_cover(block, get->offset, bytes, &is_sound))
+		return 0;
+	get->is_verified = is_sound;
+	return is_sound ? 0
+			: fm_fail(FM_ERR_CORRUPT,
+				  "layers of block %u do not have the CRC32C they were sealed with",
+				  block->entry);
+}
+
 static int get_leased(struct fm_pool *pool, const struct fm_block *block, struct fm_get_parts *get,
 		      const struct fm_gate *gate)
 {
@@ -266,7 +280,7 @@ static int get_leased(struct fm_pool *pool, const struct fm_block *block, struct
 	if (!scatter(data + get->offset, wanted, get, &crc, gate))
 		return FM_ERR_CANCELLED;
 	if (!get->is_verified)
-		return 0;
+		return check_layers(block, get, wanted);
 	crc = fm_crc32c_extend(crc, data + get->offset + wanted,
 			       block->length - get->offset - wanted);
 	if (crc != header.crc32c)

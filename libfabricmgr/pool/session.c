@@ -610,6 +610,20 @@ static void on_offer(struct fm_session *session, const struct fm_submission *s)
 	fm_session_complete(session, &completion);
 }
 
+static void on_show(struct fm_session *session, const struct fm_submission *s)
+{
+	struct fm_completion completion = {.tag = s->tag};
+
+	if (getrandom(&completion.key, sizeof(completion.key), 0) != sizeof(completion.key))
+		completion.result = FM_ERR_IO;
+	else
+		completion.result = fm_store_show(&session->server->store, &session->owner,
+						  s->entry, s->generation, &completion.key);
+	if (completion.result)
+		memset(&completion.key, 0, sizeof(completion.key));
+	fm_session_complete(session, &completion);
+}
+
 static void on_invalidate(struct fm_session *session, const struct fm_submission *s)
 {
 	struct fm_tiering *tiering = session->server->tiering;
@@ -773,6 +787,13 @@ static void on_submission(struct fm_session *session, const struct fm_submission
 		err = session->owner.region
 			      ? fm_store_adopt(store, &session->owner, &s->key, &entry)
 			      : FM_ERR_PERMISSION;
+		fm_session_answer(session, s->tag, err, entry);
+		return;
+	case FM_OP_SHOW:
+		on_show(session, s);
+		return;
+	case FM_OP_JOIN:
+		err = fm_store_join(store, &s->key, &entry);
 		fm_session_answer(session, s->tag, err, entry);
 		return;
 	case FM_OP_REMOVE:

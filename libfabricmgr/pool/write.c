@@ -236,6 +236,12 @@ static void exchange(struct fm_pool *pool, struct fm_submission *s, uint32_t n,
 	exchange_all(pool, s, n, leases, completions, deadline, false);
 }
 
+void fm_pool_ask(struct fm_pool *pool, struct fm_submission *submission,
+		 struct fm_completion *completion)
+{
+	exchange(pool, submission, 1, NULL, completion, fm_clock_ns() + ANSWER_NS);
+}
+
 /* Submits without an answer; waits for room in the ring only. */
 static void send_discards(struct fm_pool *pool, const struct fm_block *blocks, size_t n)
 {
@@ -274,7 +280,7 @@ void fm_pool_touch(struct fm_pool *pool, uint32_t entry, uint32_t generation)
 
 /* ---- the calls ---- */
 
-static int explain(struct fm_pool *pool, int err, const char *what)
+int fm_pool_explain(struct fm_pool *pool, int err, const char *what)
 {
 	switch (err) {
 	case 0:
@@ -347,7 +353,7 @@ static int take_block(struct fm_pool *pool, const struct fm_completion *c, struc
 	return 0;
 }
 
-static int check_writer(struct fm_pool *pool)
+int fm_pool_check_writer(struct fm_pool *pool)
 {
 	int err = fm_pool_check(pool, true);
 
@@ -364,7 +370,7 @@ int fm_block_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_bl
 	size_t done = 0;
 	uint64_t start = fm_clock_ns();
 	uint32_t quota = 0;
-	int err = check_writer(pool);
+	int err = fm_pool_check_writer(pool);
 
 	if (err)
 		return err;
@@ -405,7 +411,7 @@ int fm_block_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_bl
 		fm_block_discard(pool, blocks, done); /* all or none */
 		if (err == FM_ERR_LIMIT && quota && quota <= FM_QUOTA_REQUESTS)
 			return explain_quota(quota);
-		return explain(pool, err, "staging");
+		return fm_pool_explain(pool, err, "staging");
 	}
 	return 0;
 }
@@ -475,7 +481,7 @@ static int seal_piece(struct fm_pool *pool, const struct fm_digest *ns, struct f
 static int check_seals(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
 		       size_t n, uint32_t flags)
 {
-	int err = check_writer(pool);
+	int err = fm_pool_check_writer(pool);
 
 	if (err)
 		return err;
@@ -514,7 +520,7 @@ int fm_group_seal(struct fm_pool *pool, const struct fm_digest *ns, struct fm_se
 			err = seals[i].result;
 	if (err == FM_ERR_EXISTS)
 		return fm_fail(err, "a block of one of the group's keys is sealed already");
-	return explain(pool, err, "sealing a group");
+	return fm_pool_explain(pool, err, "sealing a group");
 }
 
 int fm_group_acquire(struct fm_pool *pool, const struct fm_key *keys, size_t n,
@@ -555,7 +561,7 @@ int fm_block_seal_summed(struct fm_pool *pool, const struct fm_digest *ns, struc
 	}
 	if (first == FM_ERR_EXISTS)
 		return fm_fail(first, "a block of this key is already sealed");
-	return explain(pool, first, "sealing");
+	return fm_pool_explain(pool, first, "sealing");
 }
 
 void fm_block_discard(struct fm_pool *pool, struct fm_block *blocks, size_t n)
@@ -574,7 +580,7 @@ int64_t fm_pool_remove(struct fm_pool *pool, const struct fm_key *keys, size_t n
 	struct fm_submission submissions[WINDOW];
 	struct fm_completion completions[WINDOW];
 	int64_t removed = 0;
-	int err = check_writer(pool);
+	int err = fm_pool_check_writer(pool);
 
 	if (err)
 		return err;
@@ -593,7 +599,7 @@ int64_t fm_pool_remove(struct fm_pool *pool, const struct fm_key *keys, size_t n
 				err = completions[i].result;
 		}
 		if (err)
-			return explain(pool, err, "removing blocks");
+			return fm_pool_explain(pool, err, "removing blocks");
 	}
 	return removed;
 }
@@ -602,7 +608,7 @@ int64_t fm_pool_invalidate(struct fm_pool *pool, const struct fm_digest *ns)
 {
 	struct fm_submission s = {.op = FM_OP_INVALIDATE};
 	struct fm_completion c;
-	int err = check_writer(pool);
+	int err = fm_pool_check_writer(pool);
 
 	if (err)
 		return err;
@@ -610,14 +616,15 @@ int64_t fm_pool_invalidate(struct fm_pool *pool, const struct fm_digest *ns)
 		return fm_fail(FM_ERR_INVALID, "no namespace was given");
 	memcpy(s.ns, ns->bytes, sizeof(s.ns));
 	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + ANSWER_NS);
-	return c.result ? explain(pool, c.result, "invalidating a namespace") : (int64_t)c.origin;
+	return c.result ? fm_pool_explain(pool, c.result, "invalidating a namespace")
+			: (int64_t)c.origin;
 }
 
 int fm_block_hint(struct fm_pool *pool, const struct fm_block *block, const struct fm_hint *hint)
 {
 	struct fm_submission s = {.op = FM_OP_HINT};
 	struct fm_completion c;
-	int err = check_writer(pool);
+	int err = fm_pool_check_writer(pool);
 
 	if (err)
 		return err;
@@ -632,7 +639,7 @@ int fm_block_hint(struct fm_pool *pool, const struct fm_block *block, const stru
 	s.length = hint->expected_ns;
 	s.reserved[0] = (uint64_t)(int64_t)hint->priority;
 	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + ANSWER_NS);
-	return c.result ? explain(pool, c.result, "a hint") : 0;
+	return c.result ? fm_pool_explain(pool, c.result, "a hint") : 0;
 }
 
 int64_t fm_pool_fetch(struct fm_pool *pool, const struct fm_key *keys, size_t n,
@@ -673,7 +680,7 @@ int fm_block_offer(struct fm_pool *pool, struct fm_block *block, struct fm_key *
 {
 	struct fm_submission s = {.op = FM_OP_OFFER};
 	struct fm_completion c;
-	int err = check_writer(pool);
+	int err = fm_pool_check_writer(pool);
 
 	if (err)
 		return err;
@@ -685,7 +692,7 @@ int fm_block_offer(struct fm_pool *pool, struct fm_block *block, struct fm_key *
 	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + ANSWER_NS);
 	FM_KILL_POINT("offer: answered");
 	if (c.result)
-		return explain(pool, c.result, "offering a block");
+		return fm_pool_explain(pool, c.result, "offering a block");
 	*id = c.key;
 	*block = (struct fm_block){.lease = FM_NO_LEASE};
 	return 0;
@@ -695,7 +702,7 @@ int fm_block_adopt(struct fm_pool *pool, const struct fm_key *id, struct fm_bloc
 {
 	struct fm_submission s = {.op = FM_OP_ADOPT};
 	struct fm_completion c;
-	int err = check_writer(pool);
+	int err = fm_pool_check_writer(pool);
 
 	if (err)
 		return err;
@@ -709,6 +716,6 @@ int fm_block_adopt(struct fm_pool *pool, const struct fm_key *id, struct fm_bloc
 		return fm_fail(FM_ERR_NOT_FOUND, "nothing is on offer under this id (adopted "
 						 "already, or older than 30 s)");
 	if (c.result)
-		return explain(pool, c.result, "adopting a block");
+		return fm_pool_explain(pool, c.result, "adopting a block");
 	return take_block(pool, &c, out);
 }

@@ -197,7 +197,7 @@ static void submit(struct hostile *hostile)
 	take(hostile, fields, sizeof(fields));
 	if (!hostile->ring)
 		return;
-	s.op = fields[0] % 12;
+	s.op = fields[0] % 14;
 	s.flags = fields[1] | (fields[3] & 0x80 ? FM_SUBMIT_MORE : 0);
 	s.length = (uint64_t)fields[2] << (fields[3] % 32);
 	s.entry = fields[4] | (uint32_t)fields[5] << 8;
