@@ -29,6 +29,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		require(message.request.n_tokens && message.request.tokens == message.tokens);
 		require(message.request.max_tokens >= 1);
 		require(message.request.n_top <= FM_TOP_LOGPROBS_MAX);
+		require(!message.request.request_id ||
+			fm_request_id_is_valid(message.request.request_id));
 		require(!message.request.tail || message.request.tail == &message.tail);
 	}
 	fm_worker_message_free(&message);

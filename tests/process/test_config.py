@@ -115,6 +115,7 @@ def test_the_daemon_serves_what_the_file_says(system):
     ("[pool]\nsize 16M\nentries = x\n", 2, ("neither",)),
     ("[pool]\nentries = x\nsize 16M\n", 2, ("entries x", "give a whole number")),
     ("[pool]\nsize = 16M # big\n", 2, ("size 16M # big", "give a size")),
+    ("[pool]\nsocket =;x\n", 2, ("socket ;x", "a blank before the comment")),
     ("[pool]\nsize =\n", 2, ("size ", "give a size")),
     ("[pool]\nmemory = disk\n", 2, ("memory disk", "best, hugetlb or memfd")),
     ("[pool]\npolicy = fifo\n", 2, ("policy fifo", "lru or s3fifo")),

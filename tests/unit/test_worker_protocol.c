@@ -8,6 +8,8 @@
 
 #include "worker/protocol.h"
 
+#define FORTY "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+
 static int parse(const char *line, struct fm_worker_message *message)
 {
 	return fm_worker_parse(line, strlen(line), message);
@@ -25,7 +27,7 @@ START_TEST(a_request_is_taken_whole)
 		      "{\"temperature\":0.5,\"top_p\":0.9,\"min_p\":0.1,\"top_k\":40,\"seed\":-1,"
 		      "\"choice\":3,\"repetition_penalty\":1.5,\"frequency_penalty\":-0.5,"
 		      "\"presence_penalty\":0.25,\"min_tokens\":4,\"stop_token_ids\":[8,9],"
-		      "\"logit_bias\":[[5,-100],[6,2.5]]},\"n_prompt\":2}",
+		      "\"logit_bias\":[[5,-100],[6,2.5]]},\"n_prompt\":2,\"request\":\"a:b/1\"}",
 		      &message),
 		0);
 	ck_assert_int_eq(message.op, FM_WORKER_OP_REQUEST);
@@ -49,6 +51,7 @@ START_TEST(a_request_is_taken_whole)
 	ck_assert_uint_eq(message.request.sampling.bias[1].id, 6);
 	ck_assert(message.request.sampling.bias[1].bias == 2.5f);
 	ck_assert_uint_eq(message.request.n_prompt, 2);
+	ck_assert_str_eq(message.request.request_id, "a:b/1");
 	fm_worker_message_free(&message);
 }
 END_TEST
@@ -59,6 +62,7 @@ START_TEST(what_is_absent_is_off)
 
 	ck_assert_int_eq(parse("{\"op\":\"prefill\",\"id\":7,\"tokens\":[1,2,3]}", &message), 0);
 	ck_assert_uint_eq(message.request.n_prompt, 3);
+	ck_assert_ptr_null(message.request.request_id);
 	ck_assert(!message.request.ends && !message.request.sampling.n_ends);
 	ck_assert(message.request.sampling.top_p == 1 && message.request.sampling.temperature == 0);
 	ck_assert_int_eq(fm_sampling_check(&message.request.sampling), 0);
@@ -108,6 +112,12 @@ START_TEST(what_is_wrong_is_refused_by_name)
 		{"{\"op\":\"prefill\",\"id\":1,\"tokens\":[1],\"n_prompt\":0}", "n_prompt"},
 		{"{\"op\":\"prefill\",\"id\":1,\"tokens\":[1],\"n_prompt\":\"1\"}", "n_prompt"},
 		{"{\"op\":\"prefill\",\"id\":1,\"tokens\":[1],\"ends\":1}", "ends"},
+		{"{\"op\":\"prefill\",\"id\":1,\"tokens\":[1],\"request\":7}", "request"},
+		{"{\"op\":\"prefill\",\"id\":1,\"tokens\":[1],\"request\":\"\"}", "request"},
+		{"{\"op\":\"prefill\",\"id\":1,\"tokens\":[1],\"request\":\"a\\nFM1009\"}",
+		 "request"},
+		{"{\"op\":\"prefill\",\"id\":1,\"tokens\":[1],\"request\":\"" FORTY FORTY "\"}",
+		 "request"},
 #define SAMPLING(member) "{\"op\":\"prefill\",\"id\":1,\"tokens\":[1],\"sampling\":{\"" member "}}"
 		{SAMPLING("repetition_penalty\":\"1\""), "repetition_penalty"},
 		{SAMPLING("frequency_penalty\":[]"), "frequency_penalty"},

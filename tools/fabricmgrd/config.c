@@ -137,7 +137,14 @@ static int take_key(void *context, const char *section, const char *key, const c
 		if (!setting->section || strcmp(setting->section, section) ||
 		    strcmp(setting->key, key))
 			continue;
-		err = settings_give(reader->settings, row, FROM_FILE, reader->line, value);
+		/* inih takes ";" for a comment behind a blank only. */
+		if (*value == ';')
+			err = fm_fail(FM_ERR_INVALID,
+				      "%s:%u: %s %.64s: put a blank before the comment, and a "
+				      "value before both",
+				      reader->settings->read_from, reader->line, key, value);
+		else
+			err = settings_give(reader->settings, row, FROM_FILE, reader->line, value);
 		if (err)
 			fault(reader, err);
 		return !err;
