@@ -6,7 +6,7 @@
  * corpus/config/.
  *
  * FUZZ_SOURCES: tools/fabricmgrd/config.c tools/fabricmgrd/settings.c tools/command_line.c
- * FUZZ_SOURCES: libfabricmgr/base/error.c
+ * FUZZ_SOURCES: tools/fabricmgrd/tenants.c libfabricmgr/base/error.c libfabricmgr/base/log.c
  * FUZZ_LIBS: -linih
  * FUZZ_FLAGS: -Itools -Itools/fabricmgrd
  */

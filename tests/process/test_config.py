@@ -104,6 +104,7 @@ def test_the_daemon_serves_what_the_file_says(system):
     ("[wrong]\nsize = 16M\n", 1, ("[wrong]", "[pool], [nvme], [redis]")),
     ("[pool]\n[wrong]\n", 2, ("[wrong]", "[pool], [nvme], [redis]")),
     ("\n  [] ; empty\n", 2, ("no section []",)), ("\ufeff[wrong]", 1, ("no section [wrong]",)),
+    ("\f\v[group wr=ong]\nsize = 16M\n", 1, ("wr=ong",)),
     ("[pool]x\n[pool ]\n", 2, ("no section [pool ]", "did you mean [pool]?")),
     (f"[{'x' * 150}]\n", 1, (f"no section [{'x' * 63}]",)),
     ("\n[pool]\nsise = 16M\n", 3, ("sise", "did you mean size?")),

@@ -114,7 +114,7 @@ static char *next_line(char *text, int size, void *context)
 		return NULL;
 	}
 	blanks = reader->line == 1 && !strncmp(text, "\xEF\xBB\xBF", 3) ? 3 : 0;
-	blanks += strspn(text + blanks, " \t");
+	blanks += strspn(text + blanks, " \t\v\f\r");
 	memmove(text, text + blanks, strlen(text + blanks) + 1);
 	check_section(reader, text);
 	return reader->fault_line ? NULL : text;
