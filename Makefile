@@ -81,6 +81,7 @@ help:
 	'  make demo       the whole system on this machine, answering questions (KEEP=1 leaves it running)' \
 	'  make check      every test; installs what it needs' \
 	'  make check-long 5000 random mixes of requests (MIXES), every case of same bits, check-deb' \
+	'                  and what one tenant learns of another by timing (ISOLATION_PROBES)' \
 	'  make bench      every benchmark; make bench-NAME one of: $(BENCHES)' \
 	'                  (STRICT=1 fails when a goal is missed; BENCH_ARGS="--pairs 9" and the like)' \
 	'  make peers      what they compare with (llama.cpp, Mooncake, redis-server, fio) into build/peers' \
@@ -154,6 +155,8 @@ check-long: deps-test
 	@$(MAKE) --no-print-directory -s -j$$(nproc) programs units
 	@MIXES=$${MIXES:-5000} $(BUILD)/tests/unit/mixes
 	@SAME_BITS_ALL=1 $(BUILD)/tests/unit/same_bits
+	@TENANT_STEPS=300000 $(BUILD)/tests/unit/tenants
+	@ISOLATION_PROBES=$${ISOLATION_PROBES:-10000} /usr/bin/python3 -m pytest -q -rA tests/process/test_isolation.py
 	@$(MAKE) --no-print-directory -s check-deb
 
 # The daemon's page in a headless Chromium.
@@ -268,7 +271,7 @@ check-deb:
 	@$(SUDO) python3 -B tests/packages/check_deb.py --cache '$(CACHE)' build/deb/0.0.9 build/deb/$(VERSION)
 
 programs: $(BUILD)/libfabricmgr.so $(BIN)
-units: $(UNIT_BIN) $(if $(filter release,$(VARIANT)),$(BUILD)/tests/fail_alloc.so)
+units: $(UNIT_BIN) $(BUILD)/tests/hit_timing $(if $(filter release,$(VARIANT)),$(BUILD)/tests/fail_alloc.so)
 # Threads of one process: server and clients.
 tsan-units: $(addprefix $(BUILD)/tests/unit/,pool_server pool_remove pool_copy pool_limits queue groups layers) plant_race
 
@@ -387,6 +390,12 @@ $(BUILD)/tests/unit/%: $(TSAN_OBJ) $(BUILD)/tests/unit/test_%.o $(UNIT_HELP_OBJ)
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
 	@$(CC) $(LDFLAGS_ALL) $(TSAN_LINK) -o $@ $^ -lcheck -lsubunit -lrt -llzma $(LDLIBS_ENGINE)
+
+# Run by tests/process/test_isolation.py.
+$(BUILD)/tests/hit_timing: $(TSAN_OBJ) $(BUILD)/tests/tools/hit_timing.o $(BUILD)/libfabricmgr.a
+	@mkdir -p $(@D)
+	@echo "  LINK  $@"
+	@$(CC) $(LDFLAGS_ALL) $(TSAN_LINK) -o $@ $^ $(LDLIBS_LIB)
 
 # Preloaded by tests/process/fail_alloc.py. No builtins: the compiler must not see through malloc.
 $(BUILD)/tests/fail_alloc.so: tests/tools/fail_alloc.c $(BUILD)/flags
