@@ -63,6 +63,35 @@ def served(system):
     return daemon
 
 
+@pytest.fixture
+def complete(system):
+    """With all that has figures."""
+    daemon = system.daemon("16M", "--metrics", "127.0.0.1:0", "--redis", f"unix:{system.folder}/redis.sock",
+                           "--nvme", f"{system.folder}/log", "--nvme-size", "257M")
+    daemon.port = int(daemon.wait_for(r"metrics: http://127\.0\.0\.1:(\d+)$")[1])
+    return daemon
+
+
+def test_figures_of_nvme_are_those_of_the_daemon(system, complete):
+    wire = Wire(f"{system.folder}/redis.sock")
+    for i in range(5):
+        assert wire.ask("SET", f"a{i}", "x" * 9000) == "OK"
+    while system.control("status")["nvme"]["stored"] < 5:
+        time.sleep(0.02)
+    system.control("evict")
+    assert wire.ask("GET", "a3") == b"x" * 9000
+    wire.close()
+    found, nvme = values(complete.port), system.control("status")["nvme"]
+    assert (nvme["stored"], nvme["fetched"]) == (5, 1)
+    counters = {"stored", "stored_bytes", "fetched", "fetch_misses", "reclaimed", "skipped", "read_errors", "write_errors",
+                "flush_errors", "checksum_errors"}
+    names = {"block_bytes": "used_bytes"}
+    shown = {key: found[f"fabricmgr_nvme_{names.get(key, key)}" + "_total" * (key in counters)] for key in nvme
+             if key not in ("path", "rung", "rung_reason", "is_durable", "table_bytes")}
+    assert shown == {key: int(nvme[key]) for key in shown} and len(shown) == 19
+    assert f'rung="{nvme["rung"]}"' in next(iter(found["fabricmgr_nvme_info"]))
+
+
 def test_the_text_is_prometheus_and_agrees_with_the_pool(system, served):
     wire = Wire(f"{system.folder}/redis.sock")
     for i in range(3):
@@ -240,8 +269,8 @@ def expressions():
                        board["templating"]["list"][1]["query"])[1]
 
 
-def test_rules_and_dashboard_name_what_is_there(served):
-    metrics = parse(ask(served.port)[1])
+def test_rules_and_dashboard_name_what_is_there(complete):
+    metrics = parse(ask(complete.port)[1])
     used = set()
     for text in expressions():
         names, labels = read_expression(text)
@@ -283,8 +312,8 @@ def test_every_rule_is_complete_and_documented():
     assert named == documented
 
 
-def test_every_figure_is_documented(served):
-    metrics = parse(ask(served.port)[1])
+def test_every_figure_is_documented(complete):
+    metrics = parse(ask(complete.port)[1])
     with open(PAGE, encoding="utf-8") as file:
         rows = re.findall(r"^\| ((?:`[a-z_]+` ?)+)\| (counter|gauge) \|", file.read(), re.M)
     documented = {name: kind for names, kind in rows for name in re.findall(r"`([a-z_]+)`", names)}

@@ -48,8 +48,9 @@ struct metric {
 	const char *name, *type, *help;
 	const char *label; /* with the text at @text (and @reason, offset 0: none); NULL: none */
 	size_t at, text, reason;
-	unsigned int bytes;		/* of the number at @at; 0: it is 1 */
-	bool is_of_redis, is_of_tenant; /* of a tenant: @at is in struct fm_tenant_info */
+	unsigned int bytes;	      /* of the number at @at; 0: it is 1 */
+	bool is_of_redis, is_of_nvme; /* only where there is that */
+	bool is_of_tenant;	      /* @at is in struct fm_tenant_info */
 };
 
 #define POOL(field)                                                                                \
@@ -58,6 +59,12 @@ struct metric {
 #define REDIS(field)                                                                               \
 	.at = offsetof(struct figures, redis.field),                                               \
 	.bytes = sizeof(((struct figures *)0)->redis.field), .is_of_redis = true
+#define NVME(field)                                                                                \
+	.at = offsetof(struct figures, pool.nvme_##field),                                         \
+	.bytes = sizeof(((struct figures *)0)->pool.nvme_##field), .is_of_nvme = true
+#define NVME_TEXT(field, why)                                                                      \
+	.text = offsetof(struct figures, pool.nvme_##field),                                       \
+	.reason = offsetof(struct figures, pool.nvme_##why), .is_of_nvme = true
 #define TENANT(field)                                                                              \
 	.at = offsetof(struct fm_tenant_info, field),                                              \
 	.bytes = sizeof(((struct fm_tenant_info *)0)->field), .is_of_tenant = true
@@ -100,6 +107,30 @@ static const struct metric table[] = {
 	{"redis_name_bytes", "gauge", "Of the names that SCAN lists.", REDIS(name_bytes)},
 	{"redis_names_missing", "gauge", "Names that found no room for SCAN.",
 	 REDIS(names_missing)},
+	{"nvme_bytes", "gauge", "Of the file or device.", NVME(bytes)},
+	{"nvme_used_bytes", "gauge", "Of blocks that can be fetched.", NVME(block_bytes)},
+	{"nvme_blocks", "gauge", "Blocks that can be fetched.", NVME(blocks)},
+	{"nvme_reading_bytes", "gauge", "Being read.", NVME(reading_bytes)},
+	{"nvme_writing_bytes", "gauge", "Being written.", NVME(writing_bytes)},
+	{"nvme_segments", "gauge", "Segments of the log.", NVME(segments)},
+	{"nvme_segments_bad", "gauge", "Segments given up after an error.", NVME(segments_bad)},
+	{"nvme_is_dead", "gauge", "1 when it takes no more blocks after errors.", NVME(is_dead)},
+	{"nvme_recovered", "gauge", "Blocks that were there at the start.", NVME(recovered)},
+	{"nvme_stored_total", "counter", "Blocks stored.", NVME(stored)},
+	{"nvme_stored_bytes_total", "counter", "Bytes of them.", NVME(stored_bytes)},
+	{"nvme_fetched_total", "counter", "Blocks brought back.", NVME(fetched)},
+	{"nvme_fetch_misses_total", "counter", "Wishes for blocks that were not there in time.",
+	 NVME(fetch_misses)},
+	{"nvme_reclaimed_total", "counter", "Blocks given up for space.", NVME(reclaimed)},
+	{"nvme_skipped_total", "counter", "Sealed blocks that went before they were written.",
+	 NVME(skipped)},
+	{"nvme_read_errors_total", "counter", "Reads that failed.", NVME(read_errors)},
+	{"nvme_write_errors_total", "counter", "Writes that failed.", NVME(write_errors)},
+	{"nvme_flush_errors_total", "counter", "Flushes that failed.", NVME(flush_errors)},
+	{"nvme_checksum_errors_total", "counter", "Blocks that came back with other bytes.",
+	 NVME(checksum_errors)},
+	{"nvme_info", "gauge", "1; how the device is spoken to, and why not better.", "rung",
+	 NVME_TEXT(rung, rung_reason)},
 	{"tenant_held_bytes", "gauge", "Memory of the tenant, in whole chunks: what quotas count.",
 	 TENANT(held_bytes)},
 	{"tenant_used_bytes", "gauge", "Of it in blocks.", TENANT(used_bytes)},
@@ -187,6 +218,13 @@ static void put_labels(FILE *out, const struct metric *metric, const struct figu
 		fputc('}', out);
 }
 
+/* Whether the group has what the figure is of. */
+static bool is_there(const struct metric *metric, const struct figures *figures)
+{
+	return (figures->has_redis || !metric->is_of_redis) &&
+	       (*figures->pool.nvme_path || !metric->is_of_nvme);
+}
+
 /* One figure of one group, of each of its tenants or of none: calls @put for each sample. */
 static void each_sample(FILE *out, const struct metric *metric, const struct all_figures *all,
 			void (*put)(FILE *out, const struct metric *metric,
@@ -196,7 +234,7 @@ static void each_sample(FILE *out, const struct metric *metric, const struct all
 	for (uint32_t i = 0; i < all->n; i++) {
 		const struct figures *figures = &all->groups[i];
 
-		if (!metric->is_of_tenant && (figures->has_redis || !metric->is_of_redis))
+		if (!metric->is_of_tenant && is_there(metric, figures))
 			put(out, metric, figures, NULL);
 		for (uint32_t t = 0; metric->is_of_tenant && t < figures->n_tenants; t++)
 			put(out, metric, figures, &figures->tenants[t]);
@@ -205,11 +243,10 @@ static void each_sample(FILE *out, const struct metric *metric, const struct all
 
 static bool is_shown(const struct metric *metric, const struct all_figures *all)
 {
-	bool is_shown = !metric->is_of_redis;
-
 	for (uint32_t i = 0; i < all->n; i++)
-		is_shown |= all->groups[i].has_redis;
-	return is_shown;
+		if (is_there(metric, &all->groups[i]))
+			return true;
+	return false;
 }
 
 static void put_prometheus(FILE *out, const struct metric *metric, const struct figures *figures,
