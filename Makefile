@@ -52,7 +52,7 @@ LIB_SRC := $(call src,libfabricmgr/base libfabricmgr/core libfabricmgr/mem libfa
 KERNEL_SRC := $(call src,kernels/cpu)
 ENGINE_SRC := $(filter-out engine/main.c,$(call src,engine engine/model engine/text engine/core engine/http engine/worker)) tools/command_line.c
 UNIT_SRC := $(call src,tests/unit)
-TOOLS := fabricmgrd fabricctl
+TOOLS := fabricmgrd fabricctl fabricmgr-holder
 SIM_SRC := $(filter-out %/main.c,$(call src,tools/fabric-sim)) tools/command_line.c
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
 

@@ -144,6 +144,16 @@
 /* What a daemon that ends still writes of the sealed blocks. */
 #define FM_SPILL_END_NS (10 * FM_NS_PER_S)
 
+/* Clients of which a later daemon finds a record: those of this one, and as many that are attached
+ * to what an earlier one served. */
+#define FM_RECORDS_MAX (2 * FM_CLIENTS_MAX)
+
+/* How often the daemon looks whether a client of an earlier one still has its lease table. */
+#define FM_KEPT_PROBE_NS (50 * FM_NS_PER_MS)
+
+/* A service manager that does not read for so long is not told. */
+#define FM_SERVICE_SECONDS 2
+
 /* Connections waiting for accept(2). */
 #define FM_BACKLOG 128
 

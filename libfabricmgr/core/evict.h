@@ -23,4 +23,10 @@ void fm_store_free_sealed(struct fm_store *store, uint32_t entry);
 /* Gives a sealed block its place in the policy's order. */
 void fm_store_rank(struct fm_store *store, uint32_t entry);
 
+/* An entry as an earlier process left it, with its slot claimed and its node set (a sealed one's
+ * with its parent, which was restored before), takes its place in the lists of @state; @owner: of
+ * what is staged. The word is stored when it says another state. */
+void fm_store_restore(struct fm_store *store, uint32_t entry, enum fabricmgr_block_state state,
+		      struct fm_owner *owner, uint64_t expires);
+
 #endif

@@ -22,10 +22,9 @@ size_t fm_index_bytes(uint32_t entries_max)
 	       (size_t)entries_max * sizeof(struct fm_entry);
 }
 
-void fm_index_format(void *memory, uint32_t entries_max, uint64_t incarnation, uint64_t seed)
+static void write_header(void *memory, uint32_t entries_max, uint64_t incarnation, uint64_t seed)
 {
 	struct fm_index_header *header = memory;
-	struct fm_entry *entries;
 
 	header->magic = FM_INDEX_MAGIC;
 	header->version = FM_INDEX_VERSION;
@@ -37,11 +36,29 @@ void fm_index_format(void *memory, uint32_t entries_max, uint64_t incarnation, u
 	header->entries_offset =
 		FM_INDEX_HEADER_BYTES + (uint64_t)header->buckets * sizeof(struct fm_bucket);
 	header->bytes = fm_index_bytes(entries_max);
+	header->reserved = 0;
 	header->checksum = fm_crc32c(header, offsetof(struct fm_index_header, checksum));
+}
+
+void fm_index_format(void *memory, uint32_t entries_max, uint64_t incarnation, uint64_t seed)
+{
+	const struct fm_index_header *header = memory;
+	struct fm_entry *entries;
+
+	write_header(memory, entries_max, incarnation, seed);
 	/* Different from the start, so that no two blocks ever share slot and generation. */
 	entries = (struct fm_entry *)((char *)memory + header->entries_offset);
 	for (uint32_t i = 0; i < entries_max; i++)
 		entries[i].word = FABRICMGR_WORD(i, FABRICMGR_BLOCK_FREE);
+}
+
+void fm_index_reformat(void *memory, uint32_t entries_max, uint64_t incarnation, uint64_t seed)
+{
+	const struct fm_index_header *header = memory;
+
+	write_header(memory, entries_max, incarnation, seed);
+	memset((char *)memory + header->buckets_offset, 0,
+	       header->entries_offset - header->buckets_offset);
 }
 
 int fm_index_open(struct fm_index *index, void *memory, size_t bytes)
@@ -255,11 +272,37 @@ void fm_index_replace(struct fm_index *index, uint32_t old, uint32_t entry)
 	change_slot(index, old, entry);
 }
 
+uint32_t fm_index_at(const struct fm_index *index, uint32_t bucket, uint32_t slot)
+{
+	uint64_t value = index->buckets[bucket].slots[slot];
+	struct place place;
+
+	if (!value || FM_LOW(value) - 1 >= index->entries_max)
+		return FM_NO_ENTRY;
+	place = place_of(index, index->entries[FM_LOW(value) - 1].key);
+	return place.tag == FM_HIGH(value) &&
+			       (place.bucket[0] == bucket || place.bucket[1] == bucket)
+		       ? FM_LOW(value) - 1
+		       : FM_NO_ENTRY;
+}
+
+void fm_index_clear(struct fm_index *index, uint32_t bucket, uint32_t slot)
+{
+	/* Release, as every store of a slot: pairs with the acquire in find_at(). */
+	fm_store_release(&index->buckets[bucket].slots[slot], 0);
+}
+
+static uint32_t checksum_of(struct fm_header header)
+{
+	header.flags &= (uint16_t)~FM_HEADER_ENDED;
+	return fm_crc32c(&header, offsetof(struct fm_header, checksum));
+}
+
 void fm_header_write(struct fm_header *table, uint32_t entry, struct fm_header header)
 {
 	uint64_t words[8];
 
-	header.checksum = fm_crc32c(&header, offsetof(struct fm_header, checksum));
+	header.checksum = checksum_of(header);
 	memcpy(words, &header, sizeof(words));
 	for (int i = 0; i < 8; i++)
 		fm_store_relaxed((uint64_t *)&table[entry] + i, words[i]);
@@ -274,11 +317,23 @@ void fm_header_read(const struct fm_header *table, uint32_t entry, struct fm_hea
 	memcpy(out, words, sizeof(words));
 }
 
+void fm_header_end(struct fm_header *table, uint32_t entry)
+{
+	struct fm_header header;
+	uint64_t word;
+
+	fm_header_read(table, entry, &header);
+	header.flags |= FM_HEADER_ENDED;
+	memcpy(&word, &header, sizeof(word));
+	/* Relaxed: for who finds the table without the index; nobody else looks at it. */
+	fm_store_relaxed((uint64_t *)&table[entry], word);
+}
+
 int fm_header_check(const struct fm_header *header)
 {
 	if (header->magic != FM_HEADER_MAGIC || header->version != FM_HEADER_VERSION)
 		return fm_fail(FM_ERR_CORRUPT, "the block's header has no magic number or version");
-	if (header->checksum != fm_crc32c(header, offsetof(struct fm_header, checksum)))
+	if (header->checksum != checksum_of(*header))
 		return fm_fail(FM_ERR_CORRUPT, "the block's header fails its own checksum");
 	return 0;
 }

@@ -77,6 +77,8 @@ size_t fm_index_bytes(uint32_t entries_max);
 void fm_index_format(void *memory, uint32_t entries_max, uint64_t incarnation, uint64_t seed);
 /* Checks the header and fills @index. */
 int fm_index_open(struct fm_index *index, void *memory, size_t bytes);
+/* Of memory whose header cannot be trusted: a header and empty buckets; entries stay. */
+void fm_index_reformat(void *memory, uint32_t entries_max, uint64_t incarnation, uint64_t seed);
 
 /* What a reader may take @state for: GROUPED is what the leader's word makes of it. */
 uint32_t fm_index_state(const struct fm_index *index, uint32_t state);
@@ -94,6 +96,10 @@ int fm_index_insert(struct fm_index *index, uint32_t entry);
 void fm_index_remove(struct fm_index *index, uint32_t entry);
 /* @entry, which has the same key, is found in the place of @old from one moment to the next. */
 void fm_index_replace(struct fm_index *index, uint32_t old, uint32_t entry);
+/* The entry that a slot of a bucket names, if its key belongs there; or FM_NO_ENTRY. */
+uint32_t fm_index_at(const struct fm_index *index, uint32_t bucket, uint32_t slot);
+/* That slot names nothing any more. */
+void fm_index_clear(struct fm_index *index, uint32_t bucket, uint32_t slot);
 
 /* Relaxed: the caller holds a lease, or fences and looks at the word again (fm_pool_walk()). */
 static inline void fm_key_load(const uint64_t from[2], struct fm_key *key)
@@ -118,6 +124,10 @@ static inline void fm_key_store(uint64_t to[2], const struct fm_key *key)
 #define FM_HEADER_MAGIC	  0x4b424d46u /* "FMBK" */
 #define FM_HEADER_VERSION 1u
 
+/* The block is not found any more: removed, replaced or evicted. Set by one store while others may
+ * read, so it is outside of the checksum. */
+#define FM_HEADER_ENDED (1u << 0)
+
 struct fm_header {
 	uint32_t magic;
 	uint16_t version;
@@ -130,7 +140,7 @@ struct fm_header {
 	uint16_t slot;
 	uint16_t region;
 	uint32_t crc32c;   /* of the data */
-	uint32_t checksum; /* CRC32C of all before */
+	uint32_t checksum; /* CRC32C of all before, without FM_HEADER_ENDED */
 };
 
 /* One of a group: sealed with others, and gone with them. */
@@ -142,6 +152,7 @@ _Static_assert(sizeof(struct fm_header) == 64, "a header is one cache line");
  * access is a relaxed word: a walk may race with it, and looks at the word again. */
 void fm_header_write(struct fm_header *table, uint32_t entry, struct fm_header header);
 void fm_header_read(const struct fm_header *table, uint32_t entry, struct fm_header *out);
+void fm_header_end(struct fm_header *table, uint32_t entry);
 /* 0, or FM_ERR_CORRUPT with what is wrong. */
 int fm_header_check(const struct fm_header *header);
 

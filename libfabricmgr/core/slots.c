@@ -103,6 +103,37 @@ static uint32_t *partial_head(struct fm_slots *slots, const struct fm_chunk *chu
 	return &slots->partial_heads[fm_slots_class(chunk->region, chunk->pages)];
 }
 
+/* @chunk, which is on no list, begins to serve a class. @entries: one a slot. */
+static void chunk_cut(struct fm_slots *slots, uint32_t at, uint32_t pages, uint32_t *entries)
+{
+	struct fm_chunk *chunk = &slots->chunks[at];
+
+	chunk->pages = pages;
+	chunk->slots = FM_SLOTS_PER_CHUNK / pages;
+	chunk->used = 0;
+	chunk->hint = 0;
+	chunk->entries = entries;
+	memset(entries, 0xff, chunk->slots * sizeof(*entries));
+	chunk->is_partial = true;
+	list_push(slots, partial_head(slots, chunk), at);
+	order_append(slots, at);
+	fm_tenant_of(&slots->tenants, chunk->region)->chunks++;
+}
+
+static void slot_use(struct fm_slots *slots, uint32_t at, uint32_t slot, uint32_t entry)
+{
+	struct fm_chunk *chunk = &slots->chunks[at];
+
+	chunk->entries[slot] = entry;
+	if (++chunk->used == chunk->slots) {
+		list_remove(slots, partial_head(slots, chunk), at);
+		chunk->is_partial = false;
+	}
+	slots->used_bytes += (uint64_t)chunk->pages * FM_SLOT_GRAIN;
+	fm_tenants_count_block(&slots->tenants, chunk->region,
+			       (uint64_t)chunk->pages * FM_SLOT_GRAIN, 1);
+}
+
 /* A free chunk for @region, backed there: its own first (memory stays), unbacked, then another's.
  */
 static int chunk_open(struct fm_slots *slots, uint32_t region, uint32_t pages, uint32_t *out)
@@ -137,16 +168,7 @@ static int chunk_open(struct fm_slots *slots, uint32_t region, uint32_t pages, u
 		}
 		chunk->region = region;
 	}
-	chunk->pages = pages;
-	chunk->slots = FM_SLOTS_PER_CHUNK / pages;
-	chunk->used = 0;
-	chunk->hint = 0;
-	chunk->entries = entries;
-	memset(entries, 0xff, chunk->slots * sizeof(*entries));
-	chunk->is_partial = true;
-	list_push(slots, partial_head(slots, chunk), at);
-	order_append(slots, at);
-	fm_tenant_of(&slots->tenants, region)->chunks++;
+	chunk_cut(slots, at, pages, entries);
 	*out = at;
 	return 0;
 }
@@ -169,14 +191,8 @@ int fm_slots_take(struct fm_slots *slots, uint32_t region, uint32_t pages, uint3
 	chunk = &slots->chunks[at];
 	for (slot = chunk->hint; chunk->entries[slot] != NONE;)
 		slot++;
-	chunk->entries[slot] = entry;
 	chunk->hint = slot + 1;
-	if (++chunk->used == chunk->slots) {
-		list_remove(slots, partial_head(slots, chunk), at);
-		chunk->is_partial = false;
-	}
-	slots->used_bytes += (uint64_t)pages * FM_SLOT_GRAIN;
-	fm_tenants_count_block(&slots->tenants, region, (uint64_t)pages * FM_SLOT_GRAIN, 1);
+	slot_use(slots, at, slot, entry);
 	fm_slots_touch(slots, at, stamp);
 	*chunk_out = at;
 	*slot_out = slot;
@@ -208,6 +224,47 @@ void fm_slots_give(struct fm_slots *slots, uint32_t at, uint32_t slot)
 	chunk->slots = 0;
 	chunk->is_partial = false;
 	list_push(slots, &slots->free_heads[chunk->region], at);
+}
+
+int fm_slots_claim(struct fm_slots *slots, uint32_t region, uint32_t pages, uint32_t entry,
+		   uint32_t at, uint32_t slot)
+{
+	struct fm_chunk *chunk;
+	uint32_t *entries;
+
+	if (at >= slots->count || !region || region > FM_ARENAS_MAX || !pages ||
+	    pages > FM_SLOTS_PER_CHUNK || slot >= FM_SLOTS_PER_CHUNK / pages)
+		return FM_ERR_INVALID;
+	chunk = &slots->chunks[at];
+	if (!chunk->pages) {
+		entries = malloc(FM_SLOTS_PER_CHUNK / pages * sizeof(*entries));
+		if (!entries)
+			return fm_fail(FM_ERR_NO_MEMORY, "no memory for the slots of a chunk");
+		list_remove(slots, &slots->free_heads[chunk->region], at);
+		chunk->region = region;
+		chunk_cut(slots, at, pages, entries);
+	} else if (chunk->region != region || chunk->pages != pages ||
+		   chunk->entries[slot] != NONE) {
+		return FM_ERR_EXISTS;
+	}
+	slot_use(slots, at, slot, entry);
+	return 0;
+}
+
+void fm_slots_forget(struct fm_slots *slots, uint32_t at)
+{
+	struct fm_chunk *chunk = &slots->chunks[at];
+
+	if (!chunk->pages)
+		return;
+	for (uint32_t slot = 0, left = chunk->used; left; slot++)
+		if (chunk->entries[slot] != NONE) {
+			fm_slots_give(slots, at, slot);
+			left--;
+		}
+	list_remove(slots, &slots->free_heads[chunk->region], at);
+	chunk->region = 0;
+	list_push(slots, &slots->free_heads[0], at);
 }
 
 void fm_slots_touch(struct fm_slots *slots, uint32_t at, uint64_t stamp)

@@ -67,6 +67,12 @@ static inline uint32_t fm_slots_class(uint32_t region, uint32_t pages)
 int fm_slots_take(struct fm_slots *slots, uint32_t region, uint32_t pages, uint32_t entry,
 		  uint64_t stamp, uint32_t *chunk, uint32_t *slot);
 void fm_slots_give(struct fm_slots *slots, uint32_t chunk, uint32_t slot);
+/* A slot that an earlier process gave, in memory that is there. FM_ERR_INVALID: there is no such
+ * slot; FM_ERR_EXISTS: something else of this chunk was claimed that cannot be beside it. */
+int fm_slots_claim(struct fm_slots *slots, uint32_t region, uint32_t pages, uint32_t entry,
+		   uint32_t chunk, uint32_t slot);
+/* Takes back every claim of a chunk; where it has memory is not known. */
+void fm_slots_forget(struct fm_slots *slots, uint32_t chunk);
 void fm_slots_touch(struct fm_slots *slots, uint32_t chunk, uint64_t stamp);
 /* The entry at a place that a client named, or FM_NO_ENTRY. Checks every bound. */
 uint32_t fm_slots_entry(const struct fm_slots *slots, uint32_t region, uint32_t chunk,

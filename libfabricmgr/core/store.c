@@ -470,6 +470,7 @@ void fm_store_free_sealed(struct fm_store *store, uint32_t entry)
 	else
 		tenant_of(store, entry)->taken++;
 	fm_index_remove(&store->index, entry);
+	fm_header_end(store->headers, entry);
 	unlink_sealed(store, entry);
 	entry_free(store, entry);
 	store->counters.sealed--;
@@ -494,6 +495,7 @@ static void retire(struct fm_store *store, uint32_t entry)
 		store->nodes[child].prev_sibling = store->nodes[child].next_sibling = NONE;
 	}
 	node->first_child = NONE;
+	fm_header_end(store->headers, entry);
 	store->policy->remove(store->policy_state, entry, store->now, false);
 	unlink_sealed(store, entry);
 	/* Readers that found it before take no lease any more; see fm_store_free_removed(). */
@@ -752,4 +754,46 @@ uint64_t fm_store_expire(struct fm_store *store, uint64_t now)
 		}
 	}
 	return next;
+}
+
+/* ---- what an earlier process left (recover.c) ---- */
+
+void fm_store_restore(struct fm_store *store, uint32_t entry, enum fabricmgr_block_state state,
+		      struct fm_owner *owner, uint64_t expires)
+{
+	struct fm_node *node = &store->nodes[entry];
+
+	node->expires = expires;
+	switch (state) {
+	case FABRICMGR_BLOCK_STAGING:
+		owner_receive(store, owner, entry);
+		tenant_of(store, entry)->staged_bytes += bytes_of(store, entry);
+		store->counters.staging++;
+		break;
+	case FABRICMGR_BLOCK_QUARANTINE:
+		list_push(store, &store->quarantine_head, entry);
+		tenant_of(store, entry)->staged_bytes += bytes_of(store, entry);
+		store->counters.quarantine++;
+		break;
+	case FABRICMGR_BLOCK_EVICTING:
+		list_push(store, &store->removed_head, entry);
+		store->counters.removed++;
+		break;
+	case FABRICMGR_BLOCK_SEALED:
+		if (node->parent != NONE)
+			link_parent(store, entry, node->parent);
+		node->stamp = ++store->tick;
+		fm_slots_touch(&store->slots, FM_LOW(store->index.entries[entry].place),
+			       store->tick);
+		fm_store_rank(store, entry);
+		store->counters.sealed++;
+		break;
+	case FABRICMGR_BLOCK_FREE:
+		store->free_entries[store->free_count++] = entry;
+		return;
+	case FABRICMGR_BLOCK_GROUPED: /* is one of the others before it comes here */
+		return;
+	}
+	if (FABRICMGR_WORD_STATE(store->index.entries[entry].word) != (uint32_t)state)
+		fm_life_set_state(store, entry, state);
 }

@@ -204,6 +204,12 @@ struct fm_pool_info {
 	uint32_t nvme_is_durable;
 	uint32_t nvme_is_dead; /* takes no more blocks */
 	char nvme_path[128], nvme_rung[64], nvme_rung_reason[160];
+	/* Whether the pool would outlive this daemon, and what it took over from the one before. */
+	char kept_by[32];      /* "holder", "service manager" or "nothing" */
+	char kept_reason[160]; /* why not, or what is not known of it */
+	char cold_reason[160]; /* why a pool that was there was not taken over; "" */
+	uint64_t resumed_blocks, resume_dropped, resume_ns;
+	uint64_t kept_clients, kept_leases; /* of earlier daemons, that still hold on */
 };
 
 FM_API int fm_pool_info(struct fm_pool *pool, struct fm_pool_info *out);
@@ -635,7 +641,7 @@ struct fm_tenant_options {
 
 struct fm_server_options {
 	uint32_t size;		  /* sizeof(struct fm_server_options) */
-	uint32_t flags;
+	uint32_t flags;		  /* 0, or FM_SERVER_KEEP */
 	uint64_t pool_bytes;	  /* rounded down to whole chunks; at least FM_POOL_BYTES_MIN */
 	uint32_t entries_max;	  /* 0: from pool_bytes, at 64 KiB a block */
 	const char *socket;	  /* listen here; NULL: do not listen */
@@ -660,10 +666,14 @@ struct fm_server_options {
 	uint64_t other_bytes, other_huge_bytes;
 };
 
+/* Hands the pool's memory to the service manager that started this process ($NOTIFY_SOCKET), and
+ * takes over what it kept of an earlier one ($LISTEN_FDS), by the name of the sharing group. All
+ * such servers of a process are created before the first of them runs. */
+#define FM_SERVER_KEEP (1u << 0)
+
 /* A block counts as stored once it is written, not only when a flush is over: it outlives the
  * daemon, not the power. */
 #define FM_NVME_NOT_DURABLE (1u << 0)
-
 
 struct fm_server_needs {
 	uint32_t size;	     /* sizeof(struct fm_server_needs), set by the caller */

@@ -50,6 +50,25 @@
 #define FM1409 "FM1409 " /* space could not be given back */
 #define FM1410 "FM1410 " /* its event could not be read */
 
+/* the pool outlives its daemon */
+#define FM1501 "FM1501 " /* a pool was taken over */
+#define FM1502 "FM1502 " /* a pool that was there was not taken over */
+#define FM1503 "FM1503 " /* it cannot be handed over */
+#define FM1504 "FM1504 " /* the service manager was not told */
+#define FM1505 "FM1505 " /* the index is rebuilt */
+#define FM1506 "FM1506 " /* blocks were dropped */
+
+/* fabricmgr-holder */
+#define FM1601 "FM1601 " /* the daemon is started */
+#define FM1602 "FM1602 " /* it is not, or not again */
+#define FM1603 "FM1603 " /* it ended, and is started again */
+#define FM1604 "FM1604 " /* it cannot be executed */
+#define FM1605 "FM1605 " /* an upgrade */
+#define FM1606 "FM1606 " /* it is killed */
+#define FM1607 "FM1607 " /* a descriptor is not kept */
+#define FM1608 "FM1608 " /* the ready descriptor cannot be written */
+#define FM1609 "FM1609 " /* what the daemon says of itself */
+
 /* fabric-engine: programs */
 #define FM2001 "FM2001 " /* the embedded pool stopped */
 #define FM2002 "FM2002 " /* serve failed */

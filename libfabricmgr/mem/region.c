@@ -14,6 +14,7 @@
 #include <fabricmgr.h>
 #include <fabricmgr_messages.h>
 
+#include "base/service.h"
 #include "mem/cgroup.h"
 #include "mem/region.h"
 
@@ -65,7 +66,9 @@ int fm_memory_choose(const char *wanted, uint64_t bytes, struct fm_memory *out)
 		snprintf(out->reason, sizeof(out->reason), "memfd was asked for");
 		return 0;
 	}
-	meminfo("HugePages_Free", &free_pages);
+	/* What an earlier daemon left is taken over, or given back. */
+	if (meminfo("HugePages_Free", &free_pages))
+		free_pages += fm_service_held_bytes(true) / HUGE_BYTES;
 	if (!meminfo("Hugepagesize", &kilobytes) || kilobytes * 1024 != HUGE_BYTES) {
 		snprintf(out->reason, sizeof(out->reason),
 			 "the kernel's default huge page is not 2 MiB");
@@ -98,7 +101,8 @@ static double mebibytes(uint64_t bytes)
 int fm_memory_check(const struct fm_memory *memory, const struct fm_cgroup_memory *group,
 		    uint64_t pool_bytes, uint64_t table_bytes, uint64_t other_bytes)
 {
-	uint64_t available, needed = table_bytes + other_bytes;
+	uint64_t held = fm_service_held_bytes(false), available, used;
+	uint64_t needed = table_bytes + other_bytes;
 	char sum[160], others[64] = "";
 
 	if (memory->rung == FM_RUNG_MEMFD)
@@ -110,20 +114,22 @@ int fm_memory_check(const struct fm_memory *memory, const struct fm_cgroup_memor
 		 mebibytes(needed - table_bytes - other_bytes), mebibytes(table_bytes), others,
 		 mebibytes(needed));
 	/* Without /proc the kernel will say. */
-	if (meminfo("MemAvailable", &available) && needed > available * 1024)
+	if (meminfo("MemAvailable", &available) && needed > available * 1024 + held)
 		return fm_fail(FM_ERR_NO_MEMORY,
 			       "%s, but only %.1f MiB of memory are available; choose a smaller "
 			       "size",
-			       sum, mebibytes(available * 1024));
-	if (group && needed > group->limit - group->used)
+			       sum, mebibytes(available * 1024 + held));
+	/* What an earlier daemon left is this one's to fill. */
+	used = !group ? 0 : group->used > held ? group->used - held : 0;
+	if (group && needed > group->limit - used)
 		return fm_fail(FM_ERR_NO_MEMORY,
 			       "%s, but the control group %s may have %.1f MiB and %.1f MiB of "
 			       "them are in use; choose a smaller size or raise its memory.max",
-			       sum, group->path, mebibytes(group->limit), mebibytes(group->used));
+			       sum, group->path, mebibytes(group->limit), mebibytes(used));
 	return 0;
 }
 
-int fm_region_create(enum fm_rung rung, const char *name, uint64_t bytes)
+static int create(enum fm_rung rung, const char *name, uint64_t bytes, int seals)
 {
 	unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
 	int fd, err;
@@ -134,13 +140,38 @@ int fm_region_create(enum fm_rung rung, const char *name, uint64_t bytes)
 	if (fd < 0)
 		return fm_fail(FM_ERR_IO, "memfd_create(%s): %s", name, strerror(errno));
 	if (ftruncate(fd, (off_t)bytes) || fchmod(fd, 0600) ||
-	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | seals)) {
 		err = fm_fail(FM_ERR_IO, "%s of %llu bytes: %s", name, (unsigned long long)bytes,
 			      strerror(errno));
 		close(fd);
 		return err;
 	}
 	return fd;
+}
+
+int fm_region_create(enum fm_rung rung, const char *name, uint64_t bytes)
+{
+	return create(rung, name, bytes, F_SEAL_SEAL);
+}
+
+int fm_region_create_table(const char *name, uint64_t bytes)
+{
+	return create(FM_RUNG_MEMFD, name, bytes, 0);
+}
+
+bool fm_region_has_ended(int fd)
+{
+	/* The kernel refuses this seal (EBUSY) as long as a writable mapping is left anywhere. */
+	return !fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE);
+}
+
+bool fm_region_is_ours(int fd, uint64_t bytes)
+{
+	int seals = fcntl(fd, F_GET_SEALS), wanted = F_SEAL_SHRINK | F_SEAL_GROW;
+	struct stat status;
+
+	return seals >= 0 && (seals & wanted) == wanted && !fstat(fd, &status) &&
+	       (uint64_t)status.st_size == bytes;
 }
 
 int fm_region_reopen_read_only(int fd)

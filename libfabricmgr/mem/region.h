@@ -29,9 +29,16 @@ int fm_memory_check(const struct fm_memory *memory, const struct fm_cgroup_memor
 
 /* A sparse file of mode 0600 whose size is sealed. Returns the descriptor or an error. */
 int fm_region_create(enum fm_rung rung, const char *name, uint64_t bytes);
+/* The same for memory that one client writes until it unmaps it: see fm_region_has_ended(). */
+int fm_region_create_table(const char *name, uint64_t bytes);
+/* True: nobody maps the table for writing, and nobody ever will again. @fd: one that may write. */
+bool fm_region_has_ended(int fd);
+/* Whether @fd is a file of that size, which nobody can shrink. */
+bool fm_region_is_ours(int fd, uint64_t bytes);
 /* A second descriptor of the same file that cannot write. */
 int fm_region_reopen_read_only(int fd);
 int fm_region_populate(int fd, uint64_t offset, uint64_t bytes);
+/* Gives memory back; what cannot be is logged. */
 void fm_region_punch(int fd, uint64_t offset, uint64_t bytes);
 
 /* Maps the whole file; not inherited by children. NULL with the detail set. */

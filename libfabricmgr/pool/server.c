@@ -73,11 +73,12 @@ int64_t fm_server_arena(struct fm_server *server, uint32_t tenant, uint32_t uid)
 		return arena->read_only_fd;
 	}
 	fm_tenants_set_region(&server->store.slots.tenants, ++server->arena_count, tenant);
+	fm_keep_arena(server, server->arena_count);
 	return server->arena_count;
 }
 
 /* A table that the daemon writes and everybody else reads: mapped here, @fd for them. */
-static void *table_create(const char *name, uint64_t bytes, int *fd)
+static void *table_create(struct fm_keep *keep, const char *name, uint64_t bytes, int *fd)
 {
 	int writable = fm_region_create(FM_RUNG_MEMFD, name, bytes);
 	void *memory = NULL;
@@ -94,6 +95,10 @@ static void *table_create(const char *name, uint64_t bytes, int *fd)
 			memory = NULL;
 		}
 	}
+	if (memory && !strcmp(name, "fabricmgr-index"))
+		fm_keep_fd(keep, "index", 0, writable);
+	else if (memory)
+		fm_keep_fd(keep, "headers", 0, writable);
 	close(writable);
 	return memory;
 }
@@ -130,8 +135,12 @@ static int check_memory(struct fm_server *server, const struct fm_server_options
 	*policy = options->policy ? fm_policy_find(options->policy) : policies[0];
 	if (!*policy)
 		return refuse_policy(options->policy, policies, n);
-	err = fm_memory_choose(options->memory, server->pool_bytes + options->other_huge_bytes,
-			       &server->memory);
+	/* What is taken over stays on its rung. */
+	err = server->keep && server->keep->is_candidate
+		      ? 0
+		      : fm_memory_choose(options->memory,
+					 server->pool_bytes + options->other_huge_bytes,
+					 &server->memory);
 	return err ? err
 		   : fm_memory_check(&server->memory, is_limited ? &group : NULL,
 				     server->pool_bytes, table_bytes(server, *policy),
@@ -142,19 +151,32 @@ static int create_memory(struct fm_server *server, const struct fm_server_option
 {
 	const struct fm_policy_ops *policy;
 	uint64_t random[2];
-	int err = check_memory(server, options, &policy);
+	int err = fm_keep_open(server, options);
 
+	if (!err)
+		err = check_memory(server, options, &policy);
 	if (err)
 		return err;
 	if (getrandom(random, sizeof(random), 0) != sizeof(random))
 		return fm_fail(FM_ERR_IO, "getrandom: %s", strerror(errno));
 	server->incarnation = random[0] ? random[0] : 1;
-	server->index = table_create("fabricmgr-index", server->index_bytes, &server->index_fd);
-	server->headers =
-		table_create("fabricmgr-headers", server->header_bytes, &server->header_fd);
+	if (server->keep && server->keep->is_candidate) {
+		if (fm_keep_resume(server, policy, &chunk_ops))
+			return 0;
+		err = check_memory(server, options, &policy);
+		if (err)
+			return err;
+	}
+	server->index = table_create(server->keep, "fabricmgr-index", server->index_bytes,
+				     &server->index_fd);
+	server->headers = table_create(server->keep, "fabricmgr-headers", server->header_bytes,
+				       &server->header_fd);
 	if (!server->index || !server->headers)
 		return FM_ERR_IO;
 	fm_index_format(server->index, server->entries_max, server->incarnation, random[1]);
+	err = fm_keep_begin(server, random[1]);
+	if (err)
+		return err;
 	return fm_store_create(&server->store, server->index, server->index_bytes, server->headers,
 			       server->chunks, policy, &chunk_ops, server);
 }
@@ -269,7 +291,7 @@ static int check_options(struct fm_server *server, const struct fm_server_option
 {
 	uint64_t entries;
 
-	if (!options || options->size < sizeof(*options) || options->flags)
+	if (!options || options->size < sizeof(*options) || options->flags & ~FM_SERVER_KEEP)
 		return fm_fail(FM_ERR_INVALID, "fm_server_options: size or flags are not of this "
 					       "version");
 	if (options->pool_bytes < FM_POOL_BYTES_MIN)
@@ -362,6 +384,8 @@ int fm_server_create(const struct fm_server_options *options, struct fm_server *
 				  &server->handover_watch);
 	if (!err && options->nvme_path)
 		err = fm_tiering_create(server, options, &server->tiering);
+	if (!err)
+		fm_tiering_resume(server->tiering);
 	if (!err && options->socket) {
 		err = listen_on(server, options->socket,
 				options->socket_mode ? options->socket_mode : 0600);
@@ -394,6 +418,12 @@ void fm_server_destroy(struct fm_server *server)
 		unlink(server->socket_path);
 	free(server->socket_path);
 	fm_lock_file_release(server->lock_path, server->lock);
+	server->is_leaving = fm_keep_is_complete(server->keep);
+	if (server->is_leaving) {
+		/* While the clients' leases are still known. */
+		fm_tiering_destroy(server->tiering);
+		server->tiering = NULL;
+	}
 	while (server->sessions)
 		fm_session_end(server->sessions);
 	/* Connections that were handed over and never served. */
@@ -417,6 +447,7 @@ void fm_server_destroy(struct fm_server *server)
 		close(server->arenas[i].fd);
 		close(server->arenas[i].read_only_fd);
 	}
+	fm_keep_close(server);
 	free(server);
 }
 
@@ -488,6 +519,7 @@ void fm_server_info(struct fm_server *server, struct fm_pool_info *info)
 	snprintf(info->loop, sizeof(info->loop), "%s", loop);
 	snprintf(info->loop_reason, sizeof(info->loop_reason), "%s", reason);
 	fm_tiering_info(server->tiering, info);
+	fm_keep_info(server->keep, info);
 }
 
 /* ---- stage requests that wait for room ---- */
@@ -610,6 +642,8 @@ static uint64_t next_event(struct fm_server *server, uint64_t now)
 
 	if (fm_tiering_next(server->tiering, now) < at)
 		at = fm_tiering_next(server->tiering, now);
+	if (fm_keep_next(server->keep) < at)
+		at = fm_keep_next(server->keep);
 	if (server->waiters && server->retry_at < at)
 		at = server->retry_at;
 	for (struct fm_session *s = server->sessions; s; s = s->next)
@@ -623,6 +657,7 @@ static void expire(struct fm_server *server, uint64_t now)
 	struct fm_session *session, *next;
 
 	server->expire_at = fm_store_expire(&server->store, now);
+	fm_keep_run(server->keep, now);
 	for (session = server->sessions; session; session = next) {
 		next = session->next;
 		if (!session->is_attached && session->hello_by <= now)
@@ -635,6 +670,7 @@ int fm_server_run(struct fm_server *server)
 	uint64_t last_work = 0, last_poll = 0, now;
 	int err = 0;
 
+	fm_keep_all_are_there(server->keep);
 	server->is_stopping = false;
 	server->expire_at = UINT64_MAX;
 	while (!err && !server->is_stopping) {

@@ -14,6 +14,7 @@
 #include "core/ring.h"
 #include "core/store.h"
 #include "mem/region.h"
+#include "pool/keep.h"
 #include "pool/tiering.h"
 #include "pool/wire.h"
 
@@ -44,6 +45,7 @@ struct fm_session {
 	uint32_t pid, uid, flags, tenant;
 	uint32_t waiting;      /* answers that are due: stage requests, fetches, removals */
 	uint64_t broken_fetch; /* the call whose chain has ended */
+	uint32_t record;       /* + 1, of fm_state.clients; 0: none */
 	/* Members of a group that has not come as a whole; each is one of @waiting. */
 	struct fm_submission *group; /* FM_GROUP_MAX of them, once there was one */
 	uint32_t group_size;
@@ -61,6 +63,7 @@ struct fm_server {
 	struct fm_store store;
 	struct fm_loop *loop;
 	struct fm_tiering *tiering; /* NULL: without NVMe */
+	struct fm_keep *keep;	    /* NULL: the pool ends with this process */
 	struct fm_memory memory;
 	struct fm_arena arenas[FM_ARENAS_MAX];
 	uint32_t arena_count;
@@ -87,6 +90,7 @@ struct fm_server {
 	struct fm_watch *listen_watch, *stop_watch, *handover_watch;
 	char *socket_path;
 	bool is_stopping, is_draining;
+	bool is_leaving; /* another process goes on with the memory */
 	uint32_t fork_value; /* see base/fork.h */
 };
 

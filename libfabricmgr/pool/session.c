@@ -118,13 +118,14 @@ void fm_session_end(struct fm_session *session)
 	fm_loop_remove(server->loop, session->submitted_watch);
 	drop_waiters(session);
 	fm_tiering_forget(server->tiering, session);
-	if (session->is_attached) {
+	if (session->is_attached && !server->is_leaving) {
 		uint64_t expires = 0;
 
 		FM_PROBE(detach, session->owner.id, session->pid, session->owner.staged);
 		if (session->flags & FM_ATTACH_DEVICES && session->owner.staged)
 			expires = fm_clock_ns() + server->quarantine_ns;
 		fm_store_owner_remove(&server->store, &session->owner, expires);
+		fm_keep_forget(session);
 	}
 	FM_KILL_POINT("end of a client: blocks freed");
 	fm_region_unmap(session->ring.shared, RING_BYTES);
@@ -191,8 +192,10 @@ static int check_hello(const struct fm_wire_request *hello)
 /* Shared memory and events of one client. @fds: the two new descriptors, closed by the caller. */
 static int create_shared(struct fm_session *session, uint32_t leases, int fds[2])
 {
+	int read_only;
+
 	session->lease_bytes = (leases * sizeof(struct fabricmgr_lease) + 4095) & ~4095ull;
-	fds[0] = fm_region_create(FM_RUNG_MEMFD, "fabricmgr-leases", session->lease_bytes);
+	fds[0] = fm_region_create_table("fabricmgr-leases", session->lease_bytes);
 	if (fds[0] < 0)
 		return fds[0];
 	fds[1] = fm_region_create(FM_RUNG_MEMFD, "fabricmgr-ring", RING_BYTES);
@@ -201,7 +204,12 @@ static int create_shared(struct fm_session *session, uint32_t leases, int fds[2]
 	if (fm_region_populate(fds[0], 0, session->lease_bytes) ||
 	    fm_region_populate(fds[1], 0, RING_BYTES))
 		return FM_ERR_NO_MEMORY;
-	session->owner.leases = fm_region_map(fds[0], session->lease_bytes, false);
+	/* So that the client's is the only mapping that fm_region_has_ended() can meet. */
+	read_only = fm_region_reopen_read_only(fds[0]);
+	if (read_only < 0)
+		return read_only;
+	session->owner.leases = fm_region_map(read_only, session->lease_bytes, false);
+	close(read_only);
 	session->owner.lease_count = leases;
 	session->ring.shared = fm_region_map(fds[1], RING_BYTES, true);
 	session->submitted = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -271,6 +279,9 @@ static int attach(struct fm_session *session, const struct fm_wire_request *hell
 	for (size_t i = 0; i + 1 < sizeof(session->name) && hello->name[i]; i++)
 		session->name[i] = isprint((unsigned char)hello->name[i]) ? hello->name[i] : '?';
 	session->owner.id = server->next_client_id++;
+	err = fm_keep_client(session, shared[0]);
+	if (err)
+		return err;
 	fm_store_owner_add(&server->store, &session->owner);
 	session->is_attached = true;
 	FM_PROBE(attach, session->owner.id, session->pid, session->uid, session->name);

@@ -533,6 +533,27 @@ int fm_tiering_create(struct fm_server *server, const struct fm_server_options *
 	return 0;
 }
 
+void fm_tiering_resume(struct fm_tiering *t)
+{
+	const struct fm_store *store = t ? &t->server->store : NULL;
+	struct fm_log_block block;
+	uint32_t length, crc32c;
+
+	if (!t)
+		return;
+	for (uint32_t i = 0; i < store->slots.count; i++)
+		if (store->slots.chunks[i].region)
+			fm_tiering_chunk(t, store->slots.chunks[i].region, i, true);
+	for (uint32_t i = 0; i < store->index.entries_max; i++) {
+		if (FABRICMGR_WORD_STATE(store->index.entries[i].word) != FABRICMGR_BLOCK_SEALED)
+			continue;
+		describe(t, i, &block);
+		if (!fm_log_has(fm_nvme_log(t->nvme), &block.key, &length, &crc32c) ||
+		    length != block.length || crc32c != block.crc32c)
+			fm_tiering_sealed(t, i, false);
+	}
+}
+
 void fm_tiering_destroy(struct fm_tiering *t)
 {
 	uint64_t until = fm_clock_ns() + FM_SPILL_END_NS;

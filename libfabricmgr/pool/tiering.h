@@ -16,7 +16,10 @@ struct fm_tiering;
 
 int fm_tiering_create(struct fm_server *server, const struct fm_server_options *options,
 		      struct fm_tiering **out);
-/* Writes what is still queued. NULL is ignored, here and below. */
+/* The pool was taken over from an earlier daemon: its memory is made known, and what the log has
+ * not of its blocks is written soon. NULL is ignored, here and below. */
+void fm_tiering_resume(struct fm_tiering *tiering);
+/* Writes what is still queued. */
 void fm_tiering_destroy(struct fm_tiering *tiering);
 /* One turn; true: something was done. */
 bool fm_tiering_run(struct fm_tiering *tiering, uint64_t now);

@@ -34,6 +34,7 @@ ARROWS = {
     "tools": [*API],
     "tools/fabricctl": [*API, "tools"],
     "tools/fabricmgrd": [*API, "tools"],
+    "tools/fabricmgr-holder": [*API, "tools"],
     "tools/fabric-sim": [*LIBRARY, "tools", "libfabricmgr/core"],
 }
 # Where the compiler looks, in its order (INC_LIB, INC_ENGINE, INC_TOOLS of the Makefile).

@@ -102,6 +102,10 @@ class Pool:
     def match(self, n):
         return self.lib.fm_pool_match(self.handle, c.byref(key_of(n)), c.c_size_t(1))
 
+    def is_connected(self):
+        self.lib.fm_pool_is_connected.restype = c.c_bool
+        return self.lib.fm_pool_is_connected(self.handle)
+
     def detach(self):
         self.lib.fm_pool_detach(self.handle)
 

@@ -12,8 +12,8 @@ import pytest
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("FABRICMGR_BIN", f"{TOP}/build/release/bin")
-PROGRAMS = ["fabric-engine", "fabricctl", "fabricmgrd"]
-PAGES = ["fabric-engine.1", "fabricctl.1", "fabricmgrd.8", "fabricmgr.3"]
+PROGRAMS = ["fabric-engine", "fabricctl", "fabricmgrd", "fabricmgr-holder"]
+PAGES = ["fabric-engine.1", "fabricctl.1", "fabricmgrd.8", "fabricmgr-holder.8", "fabricmgr.3"]
 PREFIX = "/opt/fabricmgr"
 
 

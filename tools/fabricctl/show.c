@@ -69,19 +69,49 @@ static void show_nvme(const struct fm_pool_info *info)
 	       (unsigned long long)info->nvme_checksum_errors);
 }
 
+/* Whether the pool outlives the daemon, and what came from the one before. */
+static json_t *kept_json(const struct fm_pool_info *info)
+{
+	return json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:I}", "by", info->kept_by, "reason",
+			 info->kept_reason, "cold_reason", info->cold_reason, "resumed_blocks",
+			 (json_int_t)info->resumed_blocks, "dropped_blocks",
+			 (json_int_t)info->resume_dropped, "resume_ms",
+			 (double)info->resume_ns / 1e6, "clients", (json_int_t)info->kept_clients,
+			 "leases", (json_int_t)info->kept_leases);
+}
+
+static void show_kept(const struct fm_pool_info *info)
+{
+	printf("%-12s %s\n", "kept by", info->kept_by);
+	if (*info->kept_reason)
+		printf("%-12s   %s\n", "", info->kept_reason);
+	if (info->resume_ns)
+		printf("%-12s   %llu blocks of the daemon before taken over in %.1f ms, %llu not "
+		       "believed\n",
+		       "", (unsigned long long)info->resumed_blocks, (double)info->resume_ns / 1e6,
+		       (unsigned long long)info->resume_dropped);
+	if (*info->cold_reason)
+		printf("%-12s   what was there is not taken over: %s\n", "", info->cold_reason);
+	if (info->kept_clients)
+		printf("%-12s   %llu clients of daemons before hold on, with %llu leases\n", "",
+		       (unsigned long long)info->kept_clients,
+		       (unsigned long long)info->kept_leases);
+}
+
 json_t *ctl_info_json(struct ctl *ctl)
 {
 	struct fm_pool_info info = {.size = sizeof(info)};
 
 	if (fm_pool_info(ctl->pool, &info))
 		return NULL;
-	return json_pack("{s:s, s:s, s:i, s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:o}",
+	return json_pack("{s:s, s:s, s:i, s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:o, s:o}",
 			 "version", fm_version(), "tenant", fm_pool_tenant(ctl->pool), "protocol",
 			 (int)info.protocol, "daemon_pid", (int)info.daemon_pid, "memory",
 			 info.rung, "memory_reason", info.rung_reason, "loop", info.loop,
 			 "loop_reason", info.loop_reason, "policy", info.policy, "total_bytes",
 			 (json_int_t)info.total_bytes, "entries_max", (json_int_t)info.entries_max,
-			 "kernel_module", kernel_module, "nvme", nvme_json(&info));
+			 "kernel_module", kernel_module, "kept", kept_json(&info), "nvme",
+			 nvme_json(&info));
 }
 
 int ctl_info(struct ctl *ctl)
@@ -106,6 +136,7 @@ int ctl_info(struct ctl *ctl)
 	printf("%-12s %llu blocks\n", "index", (unsigned long long)info.entries_max);
 	printf("%-12s %s\n", "policy", info.policy);
 	printf("%-12s %s\n", "kernel", kernel_module);
+	show_kept(&info);
 	if (*info.nvme_path) {
 		printf("%-12s %s, %s, %s; tables of %s\n", "nvme", info.nvme_path,
 		       ctl_bytes(info.nvme_bytes, bytes),

@@ -110,6 +110,7 @@ static int start_one(struct groups *groups, struct settings *settings, uint32_t 
 	for (uint32_t i = 0; i < redis->n_listen; i++)
 		if (!strncmp(redis->listen[i], "unix:", 5))
 			make_folder(redis->listen[i] + 5);
+	options.flags |= FM_SERVER_KEEP;
 	err = fm_server_create(&options, &run->server);
 	if (!err)
 		err = redis_start(redis, run->server, &run->redis);

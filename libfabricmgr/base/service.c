@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The protocol of sd_notify(3) and sd_listen_fds(3), as far as descriptors go: datagrams and three
+ * variables of the environment (see service.h). Calls libc only. Invariant: a message goes out
+ * whole, with its descriptor, or the caller learns that it did not.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <fabricmgr.h>
+
+#include "base/limits.h"
+#include "base/service.h"
+
+#define FIRST_FD 3 /* of those that are given */
+
+bool fm_service_is_there(void)
+{
+	const char *path = getenv("NOTIFY_SOCKET");
+
+	return path && (*path == '/' || *path == '@') && path[1];
+}
+
+static int open_socket(void)
+{
+	const char *path = getenv("NOTIFY_SOCKET");
+	struct timeval limit = {.tv_sec = FM_SERVICE_SECONDS};
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	size_t length = strlen(path);
+	int fd;
+
+	if (length >= sizeof(address.sun_path))
+		return fm_fail(FM_ERR_LIMIT, "NOTIFY_SOCKET %s is too long", path);
+	memcpy(address.sun_path, path, length);
+	if (*path == '@')
+		address.sun_path[0] = '\0';
+	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return fm_fail(FM_ERR_IO, "socket: %s", strerror(errno));
+	if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) ||
+	    connect(fd, (const struct sockaddr *)&address,
+		    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length))) {
+		int err =
+			fm_fail(FM_ERR_IO, "the service manager at %s: %s", path, strerror(errno));
+
+		close(fd);
+		return err;
+	}
+	return fd;
+}
+
+static int send_state(const char *state, const int *fd)
+{
+	union {
+		char space[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control = {{0}};
+	struct iovec part = {.iov_base = (char *)state, .iov_len = strlen(state)};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+	int to, err = 0;
+	ssize_t sent;
+
+	if (!fm_service_is_there())
+		return 0;
+	to = open_socket();
+	if (to < 0)
+		return to;
+	if (fd) {
+		struct cmsghdr *head = &control.align;
+
+		message.msg_control = control.space;
+		message.msg_controllen = sizeof(control.space);
+		head->cmsg_level = SOL_SOCKET;
+		head->cmsg_type = SCM_RIGHTS;
+		head->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(head), fd, sizeof(int));
+	}
+	do
+		sent = sendmsg(to, &message, MSG_NOSIGNAL);
+	while (sent < 0 && errno == EINTR);
+	if (sent < 0)
+		err = fm_fail(FM_ERR_IO, "telling the service manager: %s", strerror(errno));
+	close(to);
+	return err;
+}
+
+int fm_service_keep(const char *name, int fd)
+{
+	char state[FM_SERVICE_NAME + 64];
+
+	/* FDPOLL=0: a memfd is never at its end, and epoll(7) does not take it. */
+	snprintf(state, sizeof(state), "FDSTORE=1\nFDNAME=%s\nFDPOLL=0", name);
+	return send_state(state, &fd);
+}
+
+int fm_service_drop(const char *name)
+{
+	char state[FM_SERVICE_NAME + 64];
+
+	snprintf(state, sizeof(state), "FDSTOREREMOVE=1\nFDNAME=%s", name);
+	return send_state(state, NULL);
+}
+
+/* A number of the environment, or 0. */
+static uint64_t number(const char *name)
+{
+	const char *text = getenv(name);
+
+	return text ? strtoull(text, NULL, 10) : 0;
+}
+
+/* Descriptors come without FD_CLOEXEC; what was taken has it, as all that is opened later. */
+static bool is_taken(int fd)
+{
+	int flags = fcntl(fd, F_GETFD);
+
+	return flags < 0 || flags & FD_CLOEXEC;
+}
+
+/* Calls @act for each descriptor that was given, with its name. */
+static void for_each(void (*act)(void *context, int fd, const char *name), void *context)
+{
+	const char *names = getenv("LISTEN_FDNAMES");
+	uint64_t n_fds = number("LISTEN_PID") == (uint64_t)getpid() ? number("LISTEN_FDS") : 0;
+	char name[FM_SERVICE_NAME];
+
+	for (uint64_t i = 0; names && i < n_fds && i < INT32_MAX - FIRST_FD; i++) {
+		size_t length = strcspn(names, ":");
+
+		/* A name that is longer is none of ours. */
+		if (length < sizeof(name)) {
+			memcpy(name, names, length);
+			name[length] = '\0';
+			act(context, FIRST_FD + (int)i, name);
+		}
+		names += length;
+		names += *names == ':';
+	}
+}
+
+struct taking {
+	const char *prefix;
+	struct fm_service_fd *given;
+	uint32_t n, max;
+};
+
+static void take(void *context, int fd, const char *name)
+{
+	struct taking *taking = context;
+
+	if (strncmp(name, taking->prefix, strlen(taking->prefix)) || is_taken(fd))
+		return;
+	if (taking->n == taking->max || fcntl(fd, F_SETFD, FD_CLOEXEC)) {
+		close(fd);
+		return;
+	}
+	snprintf(taking->given[taking->n].name, FM_SERVICE_NAME, "%s", name);
+	taking->given[taking->n++].fd = fd;
+}
+
+uint32_t fm_service_given(const char *prefix, struct fm_service_fd *given, uint32_t max)
+{
+	struct taking taking = {.prefix = prefix, .given = given, .max = max};
+
+	for_each(take, &taking);
+	return taking.n;
+}
+
+static void drop_untaken(void *context, int fd, const char *name)
+{
+	const char *prefix = context;
+
+	if (strncmp(name, prefix, strlen(prefix)) || is_taken(fd))
+		return;
+	close(fd);
+	fm_service_drop(name);
+}
+
+void fm_service_drop_rest(const char *prefix)
+{
+	for_each(drop_untaken, (void *)prefix);
+}
+
+/* Counted once, when all of them are still what was given. */
+static struct held {
+	bool is_counted;
+	uint64_t bytes, huge_bytes;
+} held;
+
+static uint64_t bytes_in(int fd, bool *is_huge)
+{
+	struct statfs system;
+	struct stat status;
+
+	if (fstat(fd, &status) || fstatfs(fd, &system))
+		return 0;
+	*is_huge = system.f_type == HUGETLBFS_MAGIC;
+	return (uint64_t)status.st_blocks * 512;
+}
+
+static void count(void *context, int fd, const char *name)
+{
+	struct held *sum = context;
+	bool is_huge = false;
+	uint64_t bytes = strncmp(name, "fm.", 3) ? 0 : bytes_in(fd, &is_huge);
+
+	*(is_huge ? &sum->huge_bytes : &sum->bytes) += bytes;
+}
+
+uint64_t fm_service_held_bytes(bool is_huge)
+{
+	if (!held.is_counted)
+		for_each(count, &held);
+	held.is_counted = true;
+	return is_huge ? held.huge_bytes : held.bytes;
+}
+
+void fm_service_give_back(const struct fm_service_fd *given, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		bool is_huge = false;
+		uint64_t bytes = given[i].fd < 0 ? 0 : bytes_in(given[i].fd, &is_huge);
+		uint64_t *sum = is_huge ? &held.huge_bytes : &held.bytes;
+
+		*sum -= bytes < *sum ? bytes : *sum;
+	}
+}

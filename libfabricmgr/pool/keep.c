@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Handing the pool's memory over to the service manager, and what is left of earlier daemons'
+ * clients (see keep.h). Called by server.c and session.c. Invariant: the record of a client is
+ * whole only while the manager has its lease table.
+ */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <fabricmgr_kill_point.h>
+#include <fabricmgr_messages.h>
+
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "pool/keep.h"
+#include "pool/server.h"
+
+/* ---- the state ---- */
+
+uint32_t fm_state_checksum(const struct fm_state *state)
+{
+	return fm_crc32c(state, offsetof(struct fm_state, checksum));
+}
+
+uint32_t fm_state_arena_checksum(const struct fm_state_arena *arena)
+{
+	return fm_crc32c(arena, offsetof(struct fm_state_arena, checksum));
+}
+
+uint32_t fm_state_client_checksum(const struct fm_state_client *client)
+{
+	return fm_crc32c(client, offsetof(struct fm_state_client, checksum));
+}
+
+void fm_keep_name(const struct fm_keep *keep, char name[FM_SERVICE_NAME], const char *kind,
+		  uint32_t number)
+{
+	if (number)
+		snprintf(name, FM_SERVICE_NAME, "%s%.7s-%u", keep->prefix, kind, number);
+	else
+		snprintf(name, FM_SERVICE_NAME, "%s%.7s", keep->prefix, kind);
+}
+
+/* A group's name as it is, where a manager takes it for part of a descriptor's. */
+static void set_group(struct fm_keep *keep, const char *group)
+{
+	static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+				    "0123456789_-";
+
+	snprintf(keep->group, sizeof(keep->group), "%s", group);
+	if (strspn(keep->group, plain) == strlen(keep->group))
+		snprintf(keep->prefix, sizeof(keep->prefix), "fm.%s.", keep->group);
+	else
+		snprintf(keep->prefix, sizeof(keep->prefix), "fm.~%08x.",
+			 fm_crc32c(keep->group, strlen(keep->group)));
+}
+
+static void say_who_keeps(struct fm_keep *keep)
+{
+	const char *by = "nothing", *reason = "neither systemd nor fabricmgr-holder started it";
+
+	if (fm_service_is_there() && getenv("FABRICMGR_HOLDER")) {
+		by = "holder";
+		reason = "";
+	} else if (fm_service_is_there()) {
+		by = "service manager";
+		reason = getenv("FDSTORE") ? ""
+					   : "it does not tell, but does if its unit has "
+					     "FileDescriptorStoreMax=";
+	}
+	snprintf(keep->by, sizeof(keep->by), "%s", by);
+	snprintf(keep->by_reason, sizeof(keep->by_reason), "%s", reason);
+}
+
+static void give_up(struct fm_keep *keep)
+{
+	snprintf(keep->by, sizeof(keep->by), "nothing");
+	snprintf(keep->by_reason, sizeof(keep->by_reason), "%s", fm_error_detail());
+	if (keep->state)
+		/* Relaxed: for a later process. */
+		fm_store_relaxed(&keep->state->is_incomplete, 1);
+	fm_log(FM_LOG_WARNING, FM1503 "the pool will not outlive this daemon: %s",
+	       fm_error_detail());
+}
+
+bool fm_keep_is_complete(const struct fm_keep *keep)
+{
+	return keep && keep->state && fm_service_is_there() && !keep->state->is_incomplete;
+}
+
+void fm_keep_fd(struct fm_keep *keep, const char *kind, uint32_t number, int fd)
+{
+	char name[FM_SERVICE_NAME];
+
+	if (!keep || !fm_service_is_there())
+		return;
+	fm_keep_name(keep, name, kind, number);
+	if (fm_service_keep(name, fd))
+		give_up(keep);
+}
+
+/* ---- life ---- */
+
+int fm_keep_open(struct fm_server *server, const struct fm_server_options *options)
+{
+	struct fm_keep *keep;
+
+	if (!(options->flags & FM_SERVER_KEEP))
+		return 0;
+	keep = calloc(1, sizeof(*keep));
+	if (!keep)
+		return fm_fail(FM_ERR_NO_MEMORY, "no memory for what outlives the daemon");
+	keep->server = server;
+	keep->n_tenants = options->n_tenants + 1;
+	set_group(keep, options->group ? options->group : FM_TENANT_DEFAULT);
+	say_who_keeps(keep);
+	server->keep = keep;
+	fm_keep_find(server, options);
+	return 0;
+}
+
+int fm_keep_begin(struct fm_server *server, uint64_t seed)
+{
+	struct fm_keep *keep = server->keep;
+	struct fm_state *state;
+	int fd;
+
+	if (!keep || !fm_service_is_there())
+		return 0;
+	fd = fm_region_create(FM_RUNG_MEMFD, "fabricmgr-state", sizeof(*state));
+	if (fd < 0)
+		return fd;
+	state = fm_region_populate(fd, 0, sizeof(*state)) ? NULL
+							  : fm_region_map(fd, sizeof(*state), true);
+	if (!state) {
+		close(fd);
+		return FM_ERR_NO_MEMORY;
+	}
+	*state = (struct fm_state){
+		.magic = FM_STATE_MAGIC,
+		.version = FM_STATE_VERSION,
+		.bytes = sizeof(*state),
+		.index_version = FM_INDEX_VERSION,
+		.header_version = FM_HEADER_VERSION,
+		.entries_max = server->entries_max,
+		.rung = server->memory.rung,
+		.records = FM_RECORDS_MAX,
+		.pool_bytes = server->pool_bytes,
+		.index_bytes = server->index_bytes,
+		.header_bytes = server->header_bytes,
+		.seed = seed,
+		.incarnation = server->incarnation,
+		.is_incomplete = !strcmp(keep->by, "nothing"),
+	};
+	snprintf(state->program, sizeof(state->program), "%s", fm_version());
+	memcpy(state->group, keep->group, sizeof(state->group));
+	state->checksum = fm_state_checksum(state);
+	keep->state = state;
+	/* The last: without it the others are nothing. */
+	fm_keep_fd(keep, "state", 0, fd);
+	close(fd);
+	return 0;
+}
+
+void fm_keep_close(struct fm_server *server)
+{
+	struct fm_keep *keep = server->keep;
+
+	if (!keep)
+		return;
+	while (keep->kept) {
+		struct fm_kept *kept = keep->kept;
+
+		keep->kept = kept->next;
+		fm_region_unmap((void *)kept->owner.leases, kept->bytes);
+		close(kept->fd);
+		free(kept);
+	}
+	fm_region_unmap(keep->state, sizeof(*keep->state));
+	free(keep);
+	server->keep = NULL;
+}
+
+/* ---- what is handed over while it runs ---- */
+
+void fm_keep_arena(struct fm_server *server, uint32_t region)
+{
+	const struct fm_arena *arena = &server->arenas[region - 1];
+	struct fm_state_arena record = {.region = region, .uid = arena->uid};
+	struct fm_keep *keep = server->keep;
+
+	if (!keep || !keep->state)
+		return;
+	memcpy(record.tenant, server->tenants[arena->tenant].name, sizeof(record.tenant));
+	record.checksum = fm_state_arena_checksum(&record);
+	fm_keep_fd(keep, "arena", region, arena->fd);
+	keep->state->arenas[region - 1] = record;
+}
+
+int fm_keep_client(struct fm_session *session, int fd)
+{
+	struct fm_keep *keep = session->server->keep;
+	struct fm_state_client client = {
+		.id = session->owner.id,
+		.pid = session->pid,
+		.uid = session->uid,
+		.flags = session->flags,
+		.leases = session->owner.lease_count,
+	};
+	uint32_t next = session->server->next_client_id, at = 0;
+
+	if (!keep || !keep->state)
+		return 0;
+	while (at < FM_RECORDS_MAX && keep->state->clients[at].id)
+		at++;
+	if (at == FM_RECORDS_MAX)
+		return fm_fail(FM_ERR_LIMIT,
+			       "%u clients are attached, those of earlier daemons among them: end "
+			       "programs that hold on to what they served",
+			       FM_RECORDS_MAX);
+	/* Relaxed: for a later process, as is the record. */
+	fm_store_relaxed(&keep->state->next_id, FM_PAIR(~next, next));
+	memcpy(client.name, session->name, sizeof(client.name));
+	client.checksum = fm_state_client_checksum(&client);
+	fm_keep_fd(keep, "lease", client.id, fd);
+	FM_KILL_POINT("keep: handed over, no record");
+	keep->state->clients[at] = client;
+	session->record = at + 1;
+	FM_KILL_POINT("keep: recorded");
+	return 0;
+}
+
+static void forget(struct fm_keep *keep, uint32_t record)
+{
+	char name[FM_SERVICE_NAME];
+
+	fm_keep_name(keep, name, "lease", keep->state->clients[record].id);
+	/* Release, without a pair in this process: what it held was freed before. */
+	fm_store_release(&keep->state->clients[record].id, 0);
+	FM_KILL_POINT("keep: no record, still there");
+	if (fm_service_is_there() && fm_service_drop(name))
+		fm_log(FM_LOG_DEBUG, FM1504 "%s", fm_error_detail());
+}
+
+void fm_keep_forget(struct fm_session *session)
+{
+	if (session->record)
+		forget(session->server->keep, session->record - 1);
+	session->record = 0;
+}
+
+/* ---- clients of earlier daemons ---- */
+
+void fm_kept_end(struct fm_keep *keep, struct fm_kept *kept)
+{
+	struct fm_server *server = keep->server;
+	struct fm_kept **link = &keep->kept;
+	uint64_t expires = 0;
+
+	if (kept->flags & FM_ATTACH_DEVICES && kept->owner.staged)
+		expires = fm_clock_ns() + server->quarantine_ns;
+	fm_store_owner_remove(&server->store, &kept->owner, expires);
+	while (*link != kept)
+		link = &(*link)->next;
+	*link = kept->next;
+	keep->n_kept--;
+	forget(keep, kept->record);
+	fm_region_unmap((void *)kept->owner.leases, kept->bytes);
+	close(kept->fd);
+	free(kept);
+}
+
+static void probe(struct fm_keep *keep)
+{
+	struct fm_kept *kept, *next;
+
+	for (kept = keep->kept; kept; kept = next) {
+		next = kept->next;
+		if (fm_region_has_ended(kept->fd))
+			fm_kept_end(keep, kept);
+	}
+}
+
+void fm_keep_all_are_there(const struct fm_keep *keep)
+{
+	static _Atomic bool is_done;
+
+	/* Relaxed: one of the threads that come does it. */
+	if (keep && !atomic_exchange_explicit(&is_done, true, memory_order_relaxed))
+		fm_service_drop_rest("fm.");
+}
+
+void fm_keep_run(struct fm_keep *keep, uint64_t now)
+{
+	if (!keep)
+		return;
+	if (keep->kept && now >= keep->probe_at) {
+		probe(keep);
+		keep->probe_at = now + FM_KEPT_PROBE_NS;
+	}
+}
+
+uint64_t fm_keep_next(const struct fm_keep *keep)
+{
+	return keep && keep->kept ? keep->probe_at : UINT64_MAX;
+}
+
+void fm_keep_info(const struct fm_keep *keep, struct fm_pool_info *info)
+{
+	snprintf(info->kept_by, sizeof(info->kept_by), "%s", keep ? keep->by : "nothing");
+	snprintf(info->kept_reason, sizeof(info->kept_reason), "%s",
+		 keep ? keep->by_reason : "it lives in the process that made it");
+	if (!keep)
+		return;
+	info->resumed_blocks = keep->resumed;
+	info->resume_dropped = keep->dropped;
+	info->resume_ns = keep->took_ns;
+	info->kept_clients = keep->n_kept;
+	for (const struct fm_kept *kept = keep->kept; kept; kept = kept->next)
+		info->kept_leases += fm_store_leases(&keep->server->store, &kept->owner);
+	snprintf(info->cold_reason, sizeof(info->cold_reason), "%s", keep->cold_reason);
+}

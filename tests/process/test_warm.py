@@ -1,0 +1,507 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pool outlives its daemon: killed, upgraded, given another size or spoilt memory, under
+fabricmgr-holder and under a service manager that is not ours."""
+import array
+import contextlib
+import ctypes as c
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import pool_client
+from conftest import BIN
+from pool_client import DEVICES, DISCONNECTED, Pool, bytes_of
+
+KILLS = int(os.environ.get("WARM_KILLS", "12"))
+LENGTH = 65536
+
+
+class Held:
+    """A daemon under fabricmgr-holder."""
+
+    def __init__(self, system, *more, holder=(), daemon=f"{BIN}/fabricmgrd", size="64M"):
+        self.system = system
+        self.process = system.start(f"{BIN}/fabricmgr-holder", "--restarts", "1000", *holder, "--",
+                                    daemon, "--socket", system.socket, *(["--size", size] if size else []), *more)
+        self.starts = 0
+        self.wait()
+
+    def lines(self, pattern):
+        with self.process.changed:
+            return [line for line in self.process.lines if line and re.search(pattern, line)]
+
+    def wait(self, limit=60):
+        """Until the next start serves."""
+        end = time.monotonic() + limit
+        self.starts += 1
+        while len(self.lines(r"\bready$")) < self.starts:
+            assert time.monotonic() < end and self.process.process.poll() is None, self.process.lines
+            time.sleep(0.005)
+
+    @property
+    def pid(self):
+        return self.system.control("info")["daemon_pid"]
+
+    def kill(self, pid=None):
+        os.kill(pid or self.pid, signal.SIGKILL)
+        self.wait()
+
+    def upgrade(self):
+        self.process.process.send_signal(signal.SIGUSR2)
+        self.wait()
+
+    def kept(self):
+        return self.system.control("info")["kept"]
+
+
+def until(claim, limit=60):
+    end = time.monotonic() + limit
+    while not claim():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def put(pool, numbers, length=LENGTH):
+    for n in numbers:
+        pool.release(pool.put(n, length))
+
+
+def check(pool, numbers, length=LENGTH):
+    for n in numbers:
+        block = pool.acquire(n)
+        assert block, n
+        assert c.string_at(block.data, block.length) == bytes_of(n, length)
+        assert pool.verify(block) == 0
+        pool.release(block)
+
+
+def test_a_killed_daemon_loses_nothing_and_a_reader_notices_nothing(system):
+    held = Held(system)
+    old = Pool(system.socket)
+    put(old, range(40))
+    block = old.acquire(7)
+    for _ in range(3):
+        held.kill()
+        new = Pool(system.socket)
+        check(new, range(40))
+        # Until it asks the daemon for something, the old one finds and holds what is new, too.
+        n = 100 + held.starts
+        put(new, [n])
+        check(old, [n])
+        new.detach()
+    assert not old.is_connected()
+    assert c.string_at(block.data, block.length) == bytes_of(7, LENGTH)
+    kept = held.kept()
+    assert kept["by"] == "holder" and not kept["reason"] and not kept["cold_reason"]
+    assert kept["resumed_blocks"] == 42 and kept["dropped_blocks"] == 0 and kept["resume_ms"] > 0
+    assert kept["clients"] == 1 and kept["leases"] == 1
+    # All that nobody holds goes; what the old client holds stays, until it lets go.
+    assert system.control("evict")["blocks"] == 42
+    assert c.string_at(block.data, block.length) == bytes_of(7, LENGTH)
+    old.detach()
+    until(lambda: held.kept()["clients"] == 0)
+    assert system.control("evict")["blocks"] == 1
+
+
+def test_what_was_staged_is_nobody_elses_while_its_writer_lives(system):
+    held = Held(system, size="8M")
+    plain, devices = Pool(system.socket), Pool(system.socket, DEVICES)
+    blocks = [*plain.stage(1 << 20, 3), *devices.stage(1 << 20, 2)]
+    held.kill()
+    # It may still write there. What a new client gets is elsewhere.
+    for block in blocks:
+        c.memset(block.data, 0xee, 1 << 20)
+    assert system.control("status")["blocks"]["staging"] == 5
+    new = Pool(system.socket)
+    others = [new.stage(1 << 20)[0] for _ in range(3)]
+    for block in others:
+        c.memset(block.data, 0x11, 1 << 20)
+    for block in blocks:
+        c.memset(block.data, 0xee, 1 << 20)
+    assert all(c.string_at(block.data, 1 << 20) == b"\x11" * (1 << 20) for block in others)
+    with pytest.raises(OSError) as error:
+        plain.stage(4096)
+    assert error.value.errno == -DISCONNECTED
+    plain.detach()
+    until(lambda: system.control("status")["blocks"]["staging"] == 5)  # 2 and the new one's 3
+    devices.detach()
+    until(lambda: system.control("status")["blocks"]["staging"] == 3)
+    until(lambda: system.control("status")["blocks"]["quarantine"] == 0)
+    new.detach()
+    until(lambda: system.control("status")["used_bytes"] == 0)
+
+
+SURVIVOR = """
+import ctypes as c, os, random, sys, time
+sys.path.insert(0, sys.argv[1])
+from pool_client import *
+chance, old, pool, held, staged, checked = random.Random(int(sys.argv[3])), [], None, [], [], 0
+def right(block, n):
+    assert c.string_at(block.data, block.length) == bytes_of(n, block.length), f"wrong bytes of {n}"
+while not os.path.exists(sys.argv[4]):
+    try:
+        pool = pool or Pool(sys.argv[2])
+        n = chance.randrange(300)
+        block = pool.acquire(n) or pool.put(n, (5000, 70000, 400000)[n % 3])
+        if chance.random() < 0.1:
+            staged.append(pool.stage(70000, 2))
+            if len(staged) > 3:
+                pool.lib.fm_block_discard(pool.handle, staged.pop(0), c.c_size_t(2))
+        if block:
+            right(block, n)
+            held.append((pool, block, n))
+            checked += 1
+        if not pool.is_connected():
+            raise OSError(-DISCONNECTED, "gone")
+    except OSError as error:
+        if error.errno not in (-DISCONNECTED, 5):  # POOL_FULL: try again
+            raise
+        if error.errno == -DISCONNECTED and pool:
+            old.append(pool)
+            pool, staged = None, []
+        time.sleep(0.005)
+    while len(held) > 12:
+        p, block, n = held.pop(chance.randrange(len(held)))
+        right(block, n)
+        p.release(block)
+    while len(old) > 2:
+        held = [h for h in held if h[0] is not old[0]]
+        old.pop(0).detach()
+for _, block, n in held:
+    right(block, n)
+print("right", checked, flush=True)
+"""
+
+
+def test_many_kills_under_load(system):
+    held = Held(system, size="16M")
+    stop = f"{system.folder}/stop"
+    clients = [subprocess.Popen([sys.executable, "-c", SURVIVOR, os.path.dirname(pool_client.__file__),
+                                 system.socket, str(i), stop], stdout=subprocess.PIPE, text=True,
+                                stderr=subprocess.STDOUT) for i in range(2)]
+    try:
+        for _ in range(KILLS):
+            seals = system.control("status")["counters"]["seals"]
+            until(lambda: system.control("status")["counters"]["seals"] > seals + 30)
+            held.kill()
+            assert not held.kept()["cold_reason"], held.process.lines
+        assert held.kept()["resumed_blocks"] > 10
+        assert not held.lines("FM150[2356]")
+        assert not system.control("verify")["bad"]
+    finally:
+        open(stop, "w", encoding="utf-8").close()
+        told = [client.communicate(timeout=60)[0] for client in clients]
+    assert all(re.fullmatch(r"right \d+\n", text) for text in told), told
+    until(lambda: held.kept()["clients"] == 0)
+    until(lambda: system.control("status")["blocks"]["staging"] == 0)
+    system.control("evict")
+    assert system.control("status")["used_bytes"] == 0
+
+
+def test_an_upgrade_starts_what_stands_at_the_path_now(system):
+    program = f"{system.folder}/fabricmgrd"
+    shutil.copy(f"{BIN}/fabricmgrd", program)
+    held = Held(system, daemon=program)
+    pool = Pool(system.socket)
+    put(pool, range(5))
+    before = held.pid
+    os.unlink(program)
+    with open(program, "w", encoding="utf-8") as file:
+        file.write(f'#!/bin/sh\necho "the new one" >&2\nexec {BIN}/fabricmgrd "$@"\n')
+    os.chmod(program, 0o755)
+    held.upgrade()
+    assert held.lines("^the new one$") and held.pid != before
+    new = Pool(system.socket)
+    check(new, range(5))
+    assert held.kept()["resumed_blocks"] == 5
+    held.process.process.send_signal(signal.SIGHUP)
+    held.process.wait_for("FM1303")
+    assert held.process.stop() == 0
+    assert not os.path.exists(system.socket)
+
+
+def test_another_size_starts_empty_and_says_why(system):
+    config = f"{system.folder}/conf"
+    with open(config, "w", encoding="utf-8") as file:
+        file.write("[pool]\nsize = 32M\n")
+    held = Held(system, "--config", config, size=None)
+    pool = Pool(system.socket)
+    put(pool, range(5))
+    block = pool.acquire(3)
+    with open(config, "w", encoding="utf-8") as file:
+        file.write("[pool]\nsize = 48M\n")
+    held.upgrade()
+    assert held.lines("FM1502.*it has 32 MiB and 512 entries, this one shall have 48 MiB and 768")
+    kept = held.kept()
+    assert "32 MiB" in kept["cold_reason"] and kept["resumed_blocks"] == 0
+    assert system.control("status")["blocks"]["sealed"] == 0
+    assert c.string_at(block.data, block.length) == bytes_of(3, LENGTH)
+    # The new one is kept in its turn.
+    new = Pool(system.socket)
+    put(new, range(8))
+    held.kill()
+    assert held.kept()["resumed_blocks"] == 8
+
+
+def of_holder(held, name):
+    """The file behind a descriptor that the holder keeps, open for writing (root's way)."""
+    folder = f"/proc/{held.process.pid}/fd"
+    for fd in os.listdir(folder):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"{folder}/{fd}").startswith(f"/memfd:{name}"):
+                return open(f"{folder}/{fd}", "r+b", buffering=0)
+    raise AssertionError(f"the holder has no {name}")
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root opens another's memfd")
+
+
+@needs_root
+def test_a_spoilt_index_is_rebuilt_and_what_is_spoilt_is_dropped(system):
+    held = Held(system, size="32M")
+    pool = Pool(system.socket)
+    put(pool, range(30))
+    pool.detach()
+    # One header is spoilt: that block is dropped, and no other.
+    with of_holder(held, "fabricmgr-headers") as file:
+        file.seek(64 * 4 + 20)
+        file.write(b"spoilt")
+    held.kill()
+    assert held.kept()["resumed_blocks"] == 29 and held.kept()["dropped_blocks"] == 1
+    # One block's bytes: without an index every block is read.
+    pool = Pool(system.socket)
+    lost = [n for n in range(30) if not pool.match(n)]
+    put(pool, lost)
+    pool.detach()
+    pid = held.pid
+    with of_holder(held, "fabricmgr-arena") as file:
+        file.seek(7 * LENGTH + 100)
+        file.write(b"spoilt")
+    with of_holder(held, "fabricmgr-index") as file:
+        file.write(os.urandom(6000))
+    held.kill(pid)
+    assert held.lines("FM1505.*index") and held.lines("FM1506.* 1 block")
+    kept = held.kept()
+    assert kept["resumed_blocks"] == 29 and kept["dropped_blocks"] == 1
+    pool = Pool(system.socket)
+    assert [n for n in range(30) if not pool.match(n)] == [7]
+    check(pool, [n for n in range(30) if n != 7])
+    # Who reads by an index keeps it; a new daemon cannot write it anew under its eyes.
+    block = pool.acquire(3)
+    pid = held.pid
+    with of_holder(held, "fabricmgr-index") as file:
+        file.write(b"nothing")
+    held.kill(pid)
+    assert re.search(r"cannot be trusted, and client \d+ reads by it", held.kept()["cold_reason"])
+    assert c.string_at(block.data, block.length) == bytes_of(3, LENGTH)
+
+
+@needs_root
+def test_a_state_that_is_spoilt_or_of_another_version_is_named(system):
+    held = Held(system, size="32M")
+    for at, value, said in ((4, b"\x09", r"fabricmgrd \S+ left version 9 \(index 1, headers 1, \d+ bytes\); this one, "
+                                         r"\S+, reads version 1"),
+                            (0, b"?", "its state is not one of ours"),
+                            (40, b"\x77", "its state fails its checksum")):
+        pool = Pool(system.socket)
+        put(pool, range(3))
+        pool.detach()
+        with of_holder(held, "fabricmgr-state") as file:
+            file.seek(at)
+            file.write(value)
+        held.kill()
+        assert re.search(said, held.kept()["cold_reason"]), held.kept()
+        assert system.control("status")["blocks"]["sealed"] == 0
+
+
+def test_blocks_on_nvme_go_on(system):
+    held = Held(system, "--nvme", f"{system.folder}/log", "--nvme-size", "300M", size="16M")
+    pool = Pool(system.socket)
+    for n in range(60):  # more than memory holds
+        put(pool, [n], 400000)
+        until(lambda: system.control("status")["nvme"]["stored"] == n + 1)
+    for _ in range(2):
+        held.kill()
+        pool = Pool(system.socket)
+        pool.lib.fm_pool_fetch.restype = c.c_int64
+        for n in range(60):
+            assert pool.lib.fm_pool_fetch(pool.handle, c.byref(pool_client.key_of(n)), c.c_size_t(1),
+                                          c.c_uint64(20 * 10**9)) == 1
+            check(pool, [n], 400000)
+        assert held.kept()["resumed_blocks"] > 10
+    # What was removed comes back from neither.
+    key = pool_client.key_of(59)
+    pool.lib.fm_pool_remove.restype = c.c_int64
+    assert pool.lib.fm_pool_remove(pool.handle, c.byref(key), c.c_size_t(1)) == 1
+    held.kill()
+    pool = Pool(system.socket)
+    assert pool.lib.fm_pool_fetch(pool.handle, c.byref(key), c.c_size_t(1), c.c_uint64(10**9)) == 0
+
+
+def test_the_holder_gives_up_where_it_should(system):
+    out = subprocess.run([f"{BIN}/fabricmgr-holder", "--", f"{BIN}/fabricmgrd", "--size", "nonsense"],
+                         capture_output=True, text=True, timeout=60, check=False)
+    assert out.returncode == 2 and "FM1602" in out.stderr and "--size nonsense" in out.stderr
+    out = subprocess.run([f"{BIN}/fabricmgr-holder"], capture_output=True, text=True, timeout=60, check=False)
+    assert out.returncode == 2 and "no command was given" in out.stderr
+    out = subprocess.run([f"{BIN}/fabricmgr-holder", "--", f"{system.folder}/nothing"], capture_output=True,
+                         text=True, timeout=60, check=False)
+    assert out.returncode == 2 and "FM1604" in out.stderr
+    reader, writer = os.pipe()
+    process = subprocess.Popen([f"{BIN}/fabricmgr-holder", "--restarts", "2", "--within", "3600",
+                                "--ready-fd", str(writer), "--", f"{BIN}/fabricmgrd", "--socket", system.socket,
+                                "--size", "16M"], stderr=subprocess.PIPE, text=True, pass_fds=[writer])
+    os.close(writer)
+    assert os.read(reader, 1) == b"r" and os.read(reader, 1) == b""
+    os.close(reader)
+    before = None
+    for _ in range(3):
+        def pid():
+            out = subprocess.run([f"{BIN}/fabricctl", "info", "--socket", system.socket, "--json"],
+                                 capture_output=True, text=True, check=False)
+            found = re.search(r'"daemon_pid": (\d+)', out.stdout)
+            return int(found[1]) if found else before
+        until(lambda: pid() != before)
+        before = pid()
+        os.kill(before, signal.SIGKILL)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 1 and "2 restarts in 3600 s are the limit (--restarts, --within)" in errors
+
+
+def test_a_daemon_that_hangs_is_killed_and_the_pool_is_kept(system):
+    held = Held(system, holder=("--watchdog", "2"))
+    pool = Pool(system.socket)
+    put(pool, range(5))
+    os.kill(held.pid, signal.SIGSTOP)
+    held.wait()
+    assert held.lines("FM1606.*does not say that it lives")
+    check(Pool(system.socket), range(5))
+
+
+def test_the_pool_says_that_nobody_keeps_it(system):
+    system.daemon("16M")
+    kept = system.control("info")["kept"]
+    assert kept["by"] == "nothing" and "neither systemd nor fabricmgr-holder" in kept["reason"]
+
+
+class Manager:
+    """What systemd does for a unit with FileDescriptorStoreMax=, as its manual says."""
+
+    def __init__(self, folder, most=1000):
+        self.path, self.most, self.store, self.heard = f"{folder}/notify", most, [], []
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(self.path)
+        self.n_synced = 0
+        threading.Thread(target=self.receive, daemon=True).start()
+
+    def receive(self):
+        while True:
+            data, ancillary, _, _ = self.socket.recvmsg(4096, socket.CMSG_SPACE(64))
+            fds = array.array("i", b"".join(x for _, _, x in ancillary)).tolist()
+            message = dict(line.split("=", 1) for line in data.decode().split("\n"))
+            if message.get("FDSTOREREMOVE") == "1":
+                self.store = [kept for kept in self.store if kept[0] != message["FDNAME"]]
+            if message.get("FDSTORE") == "1" and len(self.store) < self.most:
+                self.store += [(message["FDNAME"], fd) for fd in fds]
+            self.heard.append(message)
+
+    def sync(self):
+        """All that was said before is heard."""
+        self.n_synced += 1
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(b"SYNC=%d" % self.n_synced, self.path)
+        until(lambda: {"SYNC": str(self.n_synced)} in self.heard)
+
+    def start(self, system):
+        self.sync()
+        n = len(self.store)
+        opens = " ".join(f"{3 + i}<>/proc/{os.getpid()}/fd/{fd}" for i, (_, fd) in enumerate(self.store))
+        process = system.start("bash", "-c", f"exec {opens}; export LISTEN_PID=$$; exec \"$@\"", "bash",
+                               f"{BIN}/fabricmgrd", "--socket", system.socket, "--size", "32M", env={
+                                   "NOTIFY_SOCKET": self.path, "LISTEN_FDS": str(n),
+                                   "LISTEN_FDNAMES": ":".join(name for name, _ in self.store),
+                                   "WATCHDOG_USEC": "2000000"})
+        process.wait_for(r"\bready$")
+        return process
+
+
+def test_groups_are_kept_apart(system):
+    config = f"{system.folder}/conf"
+
+    def write(*groups):
+        with open(config, "w", encoding="utf-8") as file:
+            file.write("[pool]\nsize = 16M\n" + "".join(
+                f"[group {name}]\nsize = 32M\n[tenant {name}1]\ngroup = {name}\nusers = {os.geteuid()}\n"
+                for name in groups))
+
+    write("a.b", "c")
+    held = Held(system, "--config", config, size=None)
+    numbers = {"pool": range(4), "a.b": range(10, 15), "c": range(20, 26)}
+    for name, group in numbers.items():
+        pool = Pool(f"{system.folder}/{name}.sock")
+        put(pool, group)
+        pool.detach()
+    held.kill()
+    for name, group in numbers.items():
+        pool = Pool(f"{system.folder}/{name}.sock")
+        check(pool, group)
+        assert not any(pool.match(n) for n in {*range(30)} - {*group})
+        pool.detach()
+    # A group that is not there any more is kept no longer.
+    write("c")
+    held.upgrade()
+    check(Pool(f"{system.folder}/c.sock"), numbers["c"])
+    write("a.b", "c")
+    held.upgrade()
+    check(Pool(f"{system.folder}/c.sock"), numbers["c"])
+    assert Pool(f"{system.folder}/a.b.sock").match(10) == 0
+
+
+def test_any_manager_that_keeps_descriptors_will_do(system):
+    manager = Manager(system.folder)
+    daemon = manager.start(system)
+    pool = Pool(system.socket)
+    put(pool, range(9))
+    block = pool.acquire(2)
+    manager.sync()
+    names = [name for name, _ in manager.store]
+    assert len(set(names)) == len(names)
+    assert {f"fm.default.{name}" for name in ("state", "index", "headers", "arena-1")} < set(names)
+    until(lambda: any(message.get("WATCHDOG") == "1" for message in manager.heard))
+    assert any(message.get("READY") == "1" and "STATUS" in message for message in manager.heard)
+    daemon.kill()
+    daemon.process.wait()
+    daemon = manager.start(system)
+    new = Pool(system.socket)
+    check(new, range(9))
+    kept = system.control("info")["kept"]
+    assert kept["by"] == "service manager" and kept["resumed_blocks"] == 9 and kept["clients"] == 1
+    assert c.string_at(block.data, block.length) == bytes_of(2, LENGTH)
+    # An orderly end keeps it as well.
+    pool.detach()
+    assert daemon.stop() == 0
+    manager.sync()
+    assert any(message.get("STOPPING") == "1" for message in manager.heard)
+    manager.start(system)
+    check(Pool(system.socket), range(9))
+
+
+def test_a_manager_that_keeps_too_few_is_found_out(system):
+    manager = Manager(system.folder, most=5)
+    daemon = manager.start(system)
+    first, second = Pool(system.socket), Pool(system.socket)
+    put(first, range(3))
+    daemon.kill()
+    daemon.process.wait()
+    manager.start(system)
+    reason = system.control("info")["kept"]["cold_reason"]
+    assert re.search(r"the leases of client \d+ .* were not kept: .*FileDescriptorStoreMax=", reason), reason
+    assert second.match(0) == 1 and system.control("status")["blocks"]["sealed"] == 0

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * fabricmgr-holder: keeps the memory of a fabricmgrd that it starts, where there is no systemd to
+ * do so, and starts it again when it ends. It speaks the manager's side of sd_notify(3) and
+ * sd_listen_fds(3) and knows nothing of what it keeps. main.c reads flags and runs the loop,
+ * store.c keeps the descriptors. Invariant: whatever a daemon handed over before it ended is given
+ * to the next one.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <fabricmgr.h>
+#include <fabricmgr_messages.h>
+
+#include "command_line.h"
+#include "store.h"
+
+enum { RESTARTS = 5, WITHIN_S = 60, STOP_S = 90, RESTARTS_MAX = 1000000 };
+
+struct holder {
+	char **command;
+	uint32_t restarts, within_s, stop_s, watchdog_s;
+	int ready_fd;
+	struct store store;
+	int signals; /* signalfd */
+	pid_t pid;
+	double *starts; /* the last @restarts of them, a ring */
+	uint32_t n_starts;
+	double alive_at, kill_at; /* last sign of life; when patience ends, 0: not asked to end */
+	bool is_ending, is_ready;
+};
+
+static const char help[] =
+	"usage: fabricmgr-holder [options] -- fabricmgrd [its options]\n"
+	"Starts fabricmgrd and keeps the pool's memory for it: a daemon that ends, for whatever\n"
+	"reason, is started again and takes the pool over, with the leases of its clients. For\n"
+	"machines without systemd, which does the same for its units.\n"
+	"\n"
+	"  --restarts N     give up after N restarts (5) ...\n"
+	"  --within SECONDS ... in this time (60); the memory is gone then\n"
+	"  --stop-time S    after a request to end, kill the daemon in S seconds (90)\n"
+	"  --watchdog S     kill a daemon that has not said for S seconds that it lives (0: "
+	"never)\n"
+	"  --ready-fd N     write one byte to descriptor N when the daemon serves first\n"
+	"  --version, --help\n"
+	"\n"
+	"SIGTERM, SIGINT: end the daemon, then itself. SIGHUP: passed on (reload). SIGUSR2: end "
+	"the\n"
+	"daemon and start the program at its path again (an upgrade). See fabricmgr-holder(8).\n";
+
+static double now_s(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ---- the daemon's life ---- */
+
+static int start(struct holder *holder)
+{
+	pid_t parent = getpid();
+	sigset_t none;
+
+	holder->pid = fork();
+	if (holder->pid < 0)
+		return fm_fail(FM_ERR_IO, "fork: %s", strerror(errno));
+	if (!holder->pid) {
+		sigemptyset(&none);
+		sigprocmask(SIG_SETMASK, &none, NULL);
+		/* Without us nobody would start it again, or know what it hands over. */
+		prctl(PR_SET_PDEATHSIG, SIGTERM);
+		if (getppid() != parent || store_give(&holder->store, holder->watchdog_s))
+			_exit(FM_EXIT_FAILED);
+		execvp(holder->command[0], holder->command);
+		fm_log(FM_LOG_ERROR, FM1604 "%s: %s", holder->command[0], strerror(errno));
+		_exit(FM_EXIT_USAGE);
+	}
+	store_expect(&holder->store, holder->pid);
+	holder->alive_at = now_s();
+	holder->kill_at = 0;
+	fm_log(FM_LOG_INFO, FM1601 "%s is started, pid %d, with %u descriptors of before",
+	       holder->command[0], (int)holder->pid, holder->store.n);
+	return 0;
+}
+
+/* Whether one more start is within the limit. */
+static bool may_restart(struct holder *holder)
+{
+	double now = now_s(), *oldest = &holder->starts[holder->n_starts % holder->restarts];
+
+	if (holder->n_starts >= holder->restarts && now - *oldest < holder->within_s)
+		return false;
+	*oldest = now;
+	holder->n_starts++;
+	return true;
+}
+
+static const char *describe(int status, char text[64])
+{
+	if (WIFSIGNALED(status))
+		snprintf(text, 64, "was killed by signal %d", WTERMSIG(status));
+	else
+		snprintf(text, 64, "ended with status %d", WEXITSTATUS(status));
+	return text;
+}
+
+/* The exit status of the holder, or FM_COMMAND_GO. */
+static int on_end(struct holder *holder, int status)
+{
+	bool is_usage = WIFEXITED(status) && WEXITSTATUS(status) == FM_EXIT_USAGE;
+	char text[64];
+
+	/* What it still said stands in the socket. */
+	store_receive(&holder->store);
+	store_expect(&holder->store, 0);
+	holder->pid = 0;
+	if (holder->is_ending)
+		return WIFEXITED(status) ? WEXITSTATUS(status) : FM_EXIT_FAILED;
+	/* What it says is wrong will not become right. */
+	if (is_usage || !holder->is_ready) {
+		fm_log(FM_LOG_ERROR, FM1602 "%s %s and is not started again", holder->command[0],
+		       describe(status, text));
+		return is_usage ? FM_EXIT_USAGE : FM_EXIT_FAILED;
+	}
+	if (!may_restart(holder)) {
+		fm_log(FM_LOG_ERROR,
+		       FM1602 "%s %s: %u restarts in %u s are the limit (--restarts, "
+			      "--within)",
+		       holder->command[0], describe(status, text), holder->restarts,
+		       holder->within_s);
+		return FM_EXIT_FAILED;
+	}
+	fm_log(FM_LOG_WARNING, FM1603 "%s %s and is started again", holder->command[0],
+	       describe(status, text));
+	if (!start(holder))
+		return FM_COMMAND_GO;
+	fm_log(FM_LOG_ERROR, FM1602 "%s", fm_error_detail());
+	return FM_EXIT_FAILED;
+}
+
+static void ask_to_end(struct holder *holder)
+{
+	if (!holder->pid)
+		return;
+	kill(holder->pid, SIGTERM);
+	if (!holder->kill_at)
+		holder->kill_at = now_s() + holder->stop_s;
+}
+
+/* ---- the loop ---- */
+
+static int on_signal(struct holder *holder)
+{
+	struct signalfd_siginfo info;
+	int status;
+
+	if (read(holder->signals, &info, sizeof(info)) != sizeof(info))
+		return FM_COMMAND_GO;
+	switch (info.ssi_signo) {
+	case SIGCHLD:
+		if (holder->pid && waitpid(holder->pid, &status, WNOHANG) == holder->pid)
+			return on_end(holder, status);
+		break;
+	case SIGHUP:
+		if (holder->pid)
+			kill(holder->pid, SIGHUP);
+		break;
+	case SIGUSR2:
+		fm_log(FM_LOG_INFO, FM1605 "%s is replaced by what stands at its path now",
+		       holder->command[0]);
+		ask_to_end(holder);
+		break;
+	default:
+		holder->is_ending = true;
+		ask_to_end(holder);
+	}
+	return FM_COMMAND_GO;
+}
+
+static void on_message(struct holder *holder)
+{
+	uint32_t heard = store_receive(&holder->store);
+
+	if (heard)
+		holder->alive_at = now_s();
+	if (!(heard & STORE_READY) || holder->is_ready)
+		return;
+	holder->is_ready = true;
+	if (holder->ready_fd >= 0 && write(holder->ready_fd, "r", 1) != 1)
+		fm_log(FM_LOG_WARNING, FM1608 "--ready-fd %d: %s", holder->ready_fd,
+		       strerror(errno));
+	if (holder->ready_fd >= 0)
+		close(holder->ready_fd);
+	holder->ready_fd = -1;
+}
+
+/* Kills a daemon that does not end, or does not live; returns how long to wait at most, in ms. */
+static int look_at_clock(struct holder *holder)
+{
+	double now = now_s(), until = holder->kill_at;
+
+	if (!until && holder->watchdog_s && holder->is_ready)
+		until = holder->alive_at + holder->watchdog_s;
+	if (!until || !holder->pid)
+		return -1;
+	if (now < until)
+		return (int)((until - now) * 1000) + 1;
+	fm_log(FM_LOG_WARNING, FM1606 "%s, pid %d, does not %s and is killed", holder->command[0],
+	       (int)holder->pid, holder->kill_at ? "end" : "say that it lives");
+	kill(holder->pid, SIGKILL);
+	holder->kill_at = now + holder->stop_s;
+	return 1000;
+}
+
+static int serve(struct holder *holder)
+{
+	struct pollfd polled[2] = {{.fd = holder->store.socket, .events = POLLIN},
+				   {.fd = holder->signals, .events = POLLIN}};
+	int status = start(holder) ? FM_EXIT_FAILED : FM_COMMAND_GO;
+
+	if (status != FM_COMMAND_GO)
+		fm_log(FM_LOG_ERROR, FM1602 "%s", fm_error_detail());
+	while (status == FM_COMMAND_GO) {
+		int n = poll(polled, 2, look_at_clock(holder));
+
+		if (n < 0 && errno != EINTR)
+			status = FM_EXIT_FAILED;
+		if (n > 0 && polled[0].revents)
+			on_message(holder);
+		if (n > 0 && polled[1].revents)
+			status = on_signal(holder);
+	}
+	if (holder->pid) {
+		kill(holder->pid, SIGTERM);
+		waitpid(holder->pid, NULL, 0);
+	}
+	return status;
+}
+
+static int prepare(struct holder *holder)
+{
+	struct rlimit files;
+	sigset_t set;
+
+	sigemptyset(&set);
+	for (const int *number = (const int[]){SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR2, 0};
+	     *number; number++)
+		sigaddset(&set, *number);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	/* Ours alone: the daemon gets numbers from 3 on for other things. */
+	if (holder->ready_fd >= 0 && fcntl(holder->ready_fd, F_SETFD, FD_CLOEXEC))
+		return fm_fail(FM_ERR_INVALID, "--ready-fd %d: %s", holder->ready_fd,
+			       strerror(errno));
+	/* Each client's lease table is one descriptor here. */
+	if (!getrlimit(RLIMIT_NOFILE, &files)) {
+		files.rlim_cur = files.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &files);
+	}
+	holder->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	holder->starts = calloc(holder->restarts, sizeof(*holder->starts));
+	if (holder->signals < 0 || !holder->starts)
+		return fm_fail(FM_ERR_IO, "signalfd or memory: %s", strerror(errno));
+	return store_open(&holder->store);
+}
+
+/* ---- flags ---- */
+
+enum { FLAG_RESTARTS = 256, FLAG_WITHIN, FLAG_STOP, FLAG_WATCHDOG, FLAG_READY };
+
+static const struct option flags[] = {
+	{"restarts", required_argument, NULL, FLAG_RESTARTS},
+	{"within", required_argument, NULL, FLAG_WITHIN},
+	{"stop-time", required_argument, NULL, FLAG_STOP},
+	{"watchdog", required_argument, NULL, FLAG_WATCHDOG},
+	{"ready-fd", required_argument, NULL, FLAG_READY},
+	{"version", no_argument, NULL, 'V'},
+	{"help", no_argument, NULL, 'h'},
+	{NULL, 0, NULL, 0},
+};
+
+static int take(void *arg, int flag, const char *value)
+{
+	struct holder *holder = arg;
+	uint32_t fd;
+	int err;
+
+	switch (flag) {
+	case FLAG_RESTARTS:
+		return fm_parse_u32("--restarts", value, 1, RESTARTS_MAX, &holder->restarts);
+	case FLAG_WITHIN:
+		return fm_parse_u32("--within", value, 1, UINT32_MAX, &holder->within_s);
+	case FLAG_STOP:
+		return fm_parse_u32("--stop-time", value, 1, 86400, &holder->stop_s);
+	case FLAG_WATCHDOG:
+		return fm_parse_u32("--watchdog", value, 0, 86400, &holder->watchdog_s);
+	default:
+		err = fm_parse_u32("--ready-fd", value, 0, INT32_MAX, &fd);
+		holder->ready_fd = (int)fd;
+		return err;
+	}
+}
+
+int main(int argc, char **argv)
+{
+	/* "+": what follows the command are its own flags. */
+	const struct fm_command command = {"fabricmgr-holder", "+:h", flags, help, take};
+	struct holder holder = {
+		.restarts = RESTARTS, .within_s = WITHIN_S, .stop_s = STOP_S, .ready_fd = -1};
+	int status;
+
+	fm_log_set_program(command.name);
+	status = fm_command_parse(&command, argc, argv, &holder);
+	if (status == FM_COMMAND_GO && optind >= argc) {
+		fm_fail(FM_ERR_INVALID, "no command was given: fabricmgr-holder -- fabricmgrd ...");
+		status = fm_usage_error(command.name);
+	}
+	if (status != FM_COMMAND_GO)
+		return fm_finish_output(command.name, status);
+	holder.command = &argv[optind];
+	if (prepare(&holder)) {
+		fm_log(FM_LOG_ERROR, FM1602 "%s", fm_error_detail());
+		status = FM_EXIT_FAILED;
+	} else {
+		status = serve(&holder);
+	}
+	store_close(&holder.store);
+	free(holder.starts);
+	return status;
+}
