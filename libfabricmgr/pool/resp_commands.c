@@ -15,8 +15,10 @@
 #include <fabricmgr_probes.h>
 
 #include "base/clock.h"
+#include "base/crc32c.h"
 #include "base/limits.h"
 #include "core/index.h"
+#include "pool/client.h"
 #include "pool/resp_front.h"
 
 #define STAGE_NS                                                                                   \
@@ -139,8 +141,9 @@ static bool has_all(struct resp_connection *connection)
 	return true;
 }
 
-/* The staged value of argument @i; data NULL: answered with the error. */
-static struct fm_block staged_value(struct resp_connection *connection, uint32_t i, bool is_empty)
+/* The staged value of argument @i and its checksum; data NULL: answered with the error. */
+static struct fm_block staged_value(struct resp_connection *connection, uint32_t i, bool is_empty,
+				    uint32_t *crc32c)
 {
 	const struct fm_resp_arg *arg = &connection->parser.args[i];
 	struct fm_block block = {.lease = UINT32_MAX};
@@ -151,6 +154,7 @@ static struct fm_block staged_value(struct resp_connection *connection, uint32_t
 
 		block = value->block;
 		value->block.data = NULL;
+		*crc32c = value->crc32c;
 		return block;
 	}
 	err = fm_block_stage(connection->front->pool, is_empty ? 1 : arg->length, 1, &block,
@@ -159,7 +163,8 @@ static struct fm_block staged_value(struct resp_connection *connection, uint32_t
 		reply_pool_error(connection, err);
 		block.data = NULL;
 	} else {
-		memcpy(block.data, is_empty ? "" : connection->in + arg->at, block.length);
+		*crc32c = fm_crc32c_copy(block.data, is_empty ? "" : connection->in + arg->at,
+					 block.length);
 	}
 	return block;
 }
@@ -171,7 +176,8 @@ static int store(struct resp_connection *connection, struct text name, uint32_t 
 	const struct fm_resp_arg *arg = &connection->parser.args[value];
 	bool is_empty = !arg->is_long && !arg->length;
 	struct fm_key key = key_of(front, name, is_empty), other = key_of(front, name, !is_empty);
-	struct fm_block block = staged_value(connection, value, is_empty), held;
+	uint32_t crc32c = 0;
+	struct fm_block block = staged_value(connection, value, is_empty, &crc32c), held;
 	struct fm_seal seal = {.block = &block, .key = key, .flags = is_new ? 0 : FM_SEAL_REPLACE};
 	bool had_other;
 	int err;
@@ -180,7 +186,8 @@ static int store(struct resp_connection *connection, struct text name, uint32_t 
 		return FM_ERR_IO;
 	had_other = fm_pool_match(front->pool, &other, 1) == 1;
 	err = is_new && had_other ? FM_ERR_EXISTS
-				  : fm_block_seal(front->pool, &front->ns, &seal, 1);
+				  : fm_block_seal_summed(front->pool, &front->ns, &seal, &crc32c,
+							 1);
 	if (err) {
 		fm_block_discard(front->pool, &block, 1);
 		if (err != FM_ERR_EXISTS)

@@ -46,6 +46,7 @@ enum resp_phase {
 /* A long value of the command that is being received. */
 struct resp_long {
 	struct fm_block block; /* data NULL: refused */
+	uint32_t crc32c;       /* of what has come, summed while it is in the cache */
 	int error;
 	char reason[160];
 };

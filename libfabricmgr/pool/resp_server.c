@@ -21,6 +21,7 @@
 #include <openssl/sha.h>
 
 #include "base/clock.h"
+#include "base/crc32c.h"
 #include "base/limits.h"
 #include "core/index.h"
 #include "pool/resp_front.h"
@@ -28,6 +29,8 @@
 #define RING_ENTRIES   1024u
 #define IN_BYTES       65536u
 #define SCRATCH_BYTES  (1u << 20)
+/* Of a value at a time: it is still in the cache when its checksum is taken. */
+#define PIECE_BYTES    (512u << 10)
 #define SKIP_MAX       (64ull << 20) /* of a refused value; more ends the connection */
 #define OUT_BYTES_MAX  (64ull << 20) /* answers waiting, before more commands are taken */
 #define OUT_PIECES_MAX 4096u
@@ -132,6 +135,10 @@ static void prepare_receive(struct resp_connection *connection)
 		iov[0] = (struct iovec){(char *)value->block.data + connection->received,
 					body - connection->received};
 		connection->receive_message.msg_iovlen = 1;
+		if (iov[0].iov_len > PIECE_BYTES) {
+			iov[0].iov_len = PIECE_BYTES;
+			return;
+		}
 	}
 	iov[connection->receive_message.msg_iovlen++] = (struct iovec){
 		connection->received > body ? &connection->tail[1] : connection->tail,
@@ -262,6 +269,7 @@ static bool begin_long(struct resp_connection *connection)
 		size_t body = take < parser->long_length ? take : parser->long_length;
 
 		memcpy(value->block.data, from, body);
+		value->crc32c = fm_crc32c(value->block.data, body);
 		memcpy(connection->tail, from + body, take - body);
 	}
 	/* The command's text goes on where the value stood. */
@@ -369,6 +377,18 @@ static void advance(struct resp_connection *connection)
 		connection_end(connection);
 }
 
+/* The checksum of @n bytes that have come, now that they are in the cache. */
+static void sum_received(struct resp_connection *connection, uint64_t n)
+{
+	struct resp_long *value = &connection->longs[connection->n_longs - 1];
+	uint64_t body = connection->wanted - 2, from = connection->received;
+
+	if (connection->phase != RESP_IN_PLACE || from >= body)
+		return;
+	value->crc32c = fm_crc32c_extend(value->crc32c, (char *)value->block.data + from,
+					 n < body - from ? n : body - from);
+}
+
 static void on_receive(struct resp_connection *connection, int result)
 {
 	connection->is_receiving = false;
@@ -382,6 +402,7 @@ static void on_receive(struct resp_connection *connection, int result)
 	} else if (connection->phase == RESP_COMMANDS) {
 		connection->used += (size_t)result;
 	} else {
+		sum_received(connection, (uint64_t)result);
 		connection->received += (uint64_t)result;
 		end_long(connection);
 	}
