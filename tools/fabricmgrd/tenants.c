@@ -295,7 +295,7 @@ static int place_tenant(struct settings *settings, struct sharing_tenant *tenant
 	int err = 0;
 
 	if (is_alone)
-		snprintf(tenant->group, sizeof(tenant->group), "%s", tenant->name);
+		memcpy(tenant->group, tenant->name, sizeof(tenant->group)); /* as long */
 	group = find_group(sharing, tenant->group);
 	if (!group && !is_alone)
 		return fm_fail(FM_ERR_INVALID,
