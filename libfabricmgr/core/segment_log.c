@@ -42,6 +42,8 @@ int fm_log_create(struct fm_log *log, const struct fm_log_options *options)
 	}
 	for (uint32_t i = 0; i < options->segments; i++)
 		log->segments[i].head = NONE;
+	for (uint32_t i = 1; i < FM_TENANTS_MAX; i++)
+		log->accounts[i].mark = options->marks[i - 1];
 	log->removed_head = log->removed_tail = NONE;
 	log->first = log->next = 1;
 	log->next_sequence = 1;
@@ -177,6 +179,66 @@ int fm_log_remove(struct fm_log *log, const struct fm_key *key)
 	return 0;
 }
 
+uint64_t fm_log_marked_bytes(const struct fm_log *log, uint16_t mark)
+{
+	return fm_log_map_account((struct fm_log *)log, mark)->bytes;
+}
+
+/* The oldest one with @mark in a segment, whose list begins with the newest. *@is_empty: none of
+ * that mark is there, also none on its way. */
+static uint32_t oldest_marked(const struct fm_log *log, uint32_t segment, uint16_t mark,
+			      bool *is_empty)
+{
+	uint32_t found = NONE;
+
+	*is_empty = true;
+	for (uint32_t i = log->segments[segment].head; i != NONE;
+	     i = log->entries[i].segment_next) {
+		if (log->entries[i].mark != mark)
+			continue;
+		*is_empty = false;
+		if (log->entries[i].state == FM_LOG_LIVE)
+			found = i;
+	}
+	return found;
+}
+
+/* The segment with the lowest sequence from @from on, or NONE. */
+static uint32_t segment_from(const struct fm_log *log, uint64_t from)
+{
+	uint32_t first = NONE;
+
+	for (uint32_t i = 0; i < log->options.segments; i++)
+		if (log->segments[i].sequence && log->segments[i].sequence >= from &&
+		    (first == NONE || log->segments[i].sequence < log->segments[first].sequence))
+			first = i;
+	return first;
+}
+
+bool fm_log_give_up(struct fm_log *log, uint16_t mark)
+{
+	struct fm_log_account *account = fm_log_map_account(log, mark);
+	uint64_t from = account->from;
+	bool is_empty = true, goes_on = true;
+	uint32_t segment, entry;
+
+	while ((segment = segment_from(log, from)) != NONE) {
+		entry = oldest_marked(log, segment, mark, &is_empty);
+		if (entry != NONE) {
+			start_removal(log, entry, FM_LOG_REMOVING);
+			log->counters.removed++;
+			return true;
+		}
+		from = log->segments[segment].sequence + 1;
+		/* Not looked at again: blocks come into the newest one only, or move to a later
+		 * one where their twin is. */
+		goes_on &= is_empty && segment != log->segment;
+		if (goes_on)
+			account->from = from;
+	}
+	return false;
+}
+
 uint32_t fm_log_invalidate(struct fm_log *log, const uint8_t *ns)
 {
 	uint32_t n = 0;
@@ -278,7 +340,8 @@ static struct fm_log_record *add_record(struct fm_log *log, struct fm_log_batch 
 		.key = block->key,
 		.parent = block->parent,
 		.crc32c = block->crc32c,
-		.kind = kind,
+		.kind = (uint16_t)kind,
+		.mark = log->entries[entry].mark,
 	};
 	memcpy(record->ns, block->ns, sizeof(record->ns));
 	batch->entries[batch->count] = entry;
@@ -314,7 +377,7 @@ static bool is_old_segment(const struct fm_log *log, uint32_t segment)
 	       log->next_sequence + log->options.segments / 4;
 }
 
-int fm_log_append(struct fm_log *log, const struct fm_log_block *block, void *tag)
+int fm_log_append(struct fm_log *log, const struct fm_log_block *block, uint16_t mark, void *tag)
 {
 	uint32_t pages = fm_log_pages(block->length), entry;
 	struct fm_log_record *record;
@@ -342,7 +405,7 @@ int fm_log_append(struct fm_log *log, const struct fm_log_block *block, void *ta
 		fm_log_map_free(log, entry);
 		log->counters.rewritten++;
 	}
-	while ((entry = fm_log_map_add(log, block, batch->segment, batch->page + batch->pages,
+	while ((entry = fm_log_map_add(log, block, mark, batch->segment, batch->page + batch->pages,
 				       FM_LOG_PENDING)) == NONE) {
 		uint32_t oldest = oldest_segment(log);
 

@@ -12,6 +12,7 @@
 
 #include <stdbool.h>
 
+#include "base/limits.h"
 #include "core/index.h"
 
 #define FM_LOG_PAGE    4096u
@@ -47,7 +48,8 @@ struct fm_log_record {
 	uint8_t ns[16];
 	uint32_t length, crc32c;
 	uint32_t page; /* of the segment: where the bytes are */
-	uint32_t kind;
+	uint16_t kind;
+	uint16_t mark; /* of who wrote the block; 0: nobody's */
 };
 
 struct fm_log_page {
@@ -73,7 +75,7 @@ struct fm_log_entry {
 	/* The same bytes again, later in the log; they may be torn, so they count only when these
 	 * are given up. FM_NO_ENTRY: none. */
 	uint32_t twin_segment, twin_page;
-	uint32_t state;
+	uint16_t state, mark;
 	uint64_t batch;	 /* that brings it, or its removal */
 	uint64_t number; /* of a removal; else of this placement, never the same twice */
 };
@@ -113,11 +115,19 @@ struct fm_log_counters {
 	uint64_t recovered, distrusted;
 };
 
+/* Whose blocks are counted apart: by the marks that they were written with. */
+struct fm_log_account {
+	uint16_t mark;
+	uint64_t bytes; /* of blocks in the log or on their way there, in whole pages */
+	uint64_t from;	/* sequence of the first segment that may have one */
+};
+
 struct fm_log_options {
 	uint64_t log_id, run;
 	uint32_t segment_pages, segments, entries_max;
 	uint64_t batch_bytes; /* of one batch, at most; at least one block always fits */
 	bool is_durable;      /* a block counts as stored after a flush, else after its write */
+	uint16_t marks[FM_TENANTS_MAX - 1]; /* of the accounts from the second on; 0: no more */
 };
 
 struct fm_log {
@@ -146,6 +156,7 @@ struct fm_log {
 	uint32_t *order, order_count, scan_at, scan_page, scan_number, unreadable;
 	uint64_t newest;
 	struct fm_log_counters counters;
+	struct fm_log_account accounts[FM_TENANTS_MAX]; /* the first: of all other marks */
 };
 
 int fm_log_create(struct fm_log *log, const struct fm_log_options *options);
@@ -167,7 +178,7 @@ void fm_log_scan_page(struct fm_log *log, const struct fm_log_page *page);
 /* Puts a block into the batch that is being formed. FM_ERR_EXISTS: it is there already (and not
  * about to go); FM_ERR_BUSY: later, when batches have settled or a flush is over; FM_ERR_LIMIT: too
  * long for a segment; FM_ERR_IO: the log is dead. */
-int fm_log_append(struct fm_log *log, const struct fm_log_block *block, void *tag);
+int fm_log_append(struct fm_log *log, const struct fm_log_block *block, uint16_t mark, void *tag);
 /* Takes the batch to be written, removals included; NULL: nothing to write now. Its header page
  * (fm_log_header()) and its blocks are to be written, in any order. */
 struct fm_log_batch *fm_log_take(struct fm_log *log);
@@ -194,6 +205,10 @@ bool fm_log_is_busy(const struct fm_log *log);
 /* Not found from now on. FM_ERR_NOT_FOUND: it is not in the log. */
 int fm_log_remove(struct fm_log *log, const struct fm_key *key);
 uint32_t fm_log_invalidate(struct fm_log *log, const uint8_t *ns);
+/* The oldest block that can be read of those with @mark is removed; false: there is none. */
+bool fm_log_give_up(struct fm_log *log, uint16_t mark);
+/* Bytes of the blocks with @mark. */
+uint64_t fm_log_marked_bytes(const struct fm_log *log, uint16_t mark);
 /* Removals up to this number (fm_log.removals counts them) also hold after a restart. */
 uint64_t fm_log_removals_stored(const struct fm_log *log);
 

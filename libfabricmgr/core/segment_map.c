@@ -83,8 +83,21 @@ static void list_remove(struct fm_log *log, const struct fm_log_entry *entry)
 		log->entries[entry->segment_next].segment_prev = entry->segment_prev;
 }
 
-uint32_t fm_log_map_add(struct fm_log *log, const struct fm_log_block *block, uint32_t segment,
-			uint32_t page, enum fm_log_entry_state state)
+struct fm_log_account *fm_log_map_account(struct fm_log *log, uint16_t mark)
+{
+	for (uint32_t i = 1; mark && i < FM_TENANTS_MAX && log->accounts[i].mark; i++)
+		if (log->accounts[i].mark == mark)
+			return &log->accounts[i];
+	return &log->accounts[0];
+}
+
+static uint64_t rounded(const struct fm_log_entry *entry)
+{
+	return (uint64_t)fm_log_pages(entry->block.length) * FM_LOG_PAGE;
+}
+
+uint32_t fm_log_map_add(struct fm_log *log, const struct fm_log_block *block, uint16_t mark,
+			uint32_t segment, uint32_t page, enum fm_log_entry_state state)
 {
 	uint32_t at = log->free_entries, *bucket = bucket_of(log, &block->key);
 	struct fm_log_entry *entry;
@@ -97,17 +110,14 @@ uint32_t fm_log_map_add(struct fm_log *log, const struct fm_log_block *block, ui
 		.block = *block,
 		.hash_next = *bucket,
 		.state = FM_LOG_PENDING,
+		.mark = mark,
 	};
+	fm_log_map_account(log, mark)->bytes += rounded(entry);
 	list_add(log, at, segment, page);
 	*bucket = at;
 	if (state == FM_LOG_LIVE)
 		fm_log_map_settle(log, at);
 	return at;
-}
-
-static uint64_t rounded(const struct fm_log_entry *entry)
-{
-	return (uint64_t)fm_log_pages(entry->block.length) * FM_LOG_PAGE;
 }
 
 void fm_log_map_settle(struct fm_log *log, uint32_t entry)
@@ -126,6 +136,7 @@ void fm_log_map_unlink(struct fm_log *log, uint32_t at)
 		link = &log->entries[*link].hash_next;
 	*link = entry->hash_next;
 	list_remove(log, entry);
+	fm_log_map_account(log, entry->mark)->bytes -= rounded(entry);
 	if (entry->state == FM_LOG_LIVE) {
 		log->counters.blocks--;
 		log->counters.block_bytes -= rounded(entry);

@@ -21,8 +21,9 @@ int fm_log_map_create(struct fm_log *log);
 void fm_log_map_destroy(struct fm_log *log);
 uint32_t fm_log_map_find(const struct fm_log *log, const struct fm_key *key);
 /* A new entry of @block there, or FM_NO_ENTRY: all are in use. */
-uint32_t fm_log_map_add(struct fm_log *log, const struct fm_log_block *block, uint32_t segment,
-			uint32_t page, enum fm_log_entry_state state);
+uint32_t fm_log_map_add(struct fm_log *log, const struct fm_log_block *block, uint16_t mark,
+			uint32_t segment, uint32_t page, enum fm_log_entry_state state);
+struct fm_log_account *fm_log_map_account(struct fm_log *log, uint16_t mark);
 /* From PENDING to LIVE. */
 void fm_log_map_settle(struct fm_log *log, uint32_t entry);
 /* Takes a PENDING or LIVE entry out of bucket and list; then it is the caller's. */

@@ -232,9 +232,9 @@ static void replay(struct fm_log *log, uint32_t segment, const struct fm_log_rec
 	if (record->kind == FM_LOG_REMOVED)
 		return;
 	/* More blocks than fit: whole segments go, the oldest first. One alone always fits. */
-	for (uint32_t i = 0;
-	     fm_log_map_add(log, &block, segment, record->page, FM_LOG_LIVE) == NONE &&
-	     i < log->scan_at;
+	for (uint32_t i = 0; fm_log_map_add(log, &block, record->mark, segment, record->page,
+					    FM_LOG_LIVE) == NONE &&
+			     i < log->scan_at;
 	     i++) {
 		drop_before(log, log->segments[log->order[i]].sequence + 1);
 		log->floor_batch = UINT64_MAX;

@@ -567,6 +567,7 @@ struct fm_tenant_quotas {
 	uint64_t max_bytes;	   /* beyond them its own blocks go */
 	uint64_t staging_bytes;	   /* in blocks being filled */
 	uint64_t requests;	   /* that wait for an answer: for room, for NVMe */
+	uint64_t nvme_bytes;	   /* beyond them the oldest of its blocks there go */
 };
 
 struct fm_tenant_info {
@@ -577,6 +578,7 @@ struct fm_tenant_info {
 	uint64_t held_bytes; /* of memory, in whole chunks: what the quotas count */
 	uint64_t used_bytes; /* of it in blocks */
 	uint64_t staged_bytes, requests, blocks;
+	uint64_t nvme_bytes; /* of its blocks on NVMe, in whole pages */
 	uint64_t evictions; /* of its blocks, for its own sake; taken: for another tenant's */
 	uint64_t taken;
 	uint64_t refused; /* by a quota */

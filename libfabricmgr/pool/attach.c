@@ -244,6 +244,7 @@ int fm_pool_set_quotas(struct fm_pool *pool, const char *tenant,
 	request.values[1] = quotas->max_bytes;
 	request.values[2] = quotas->staging_bytes;
 	request.values[3] = quotas->requests;
+	request.values[4] = quotas->nvme_bytes;
 	return request_reply(pool, &request, &reply);
 }
 

@@ -202,6 +202,7 @@ int fm_server_set_quotas(struct fm_server *server, const char *name, const uint6
 		keep(&quotas.max_bytes, values[1]);
 		keep(&quotas.staging_bytes, values[2]);
 		keep(&quotas.requests, values[3]);
+		keep(&quotas.nvme_bytes, values[4]);
 		limits = limits_of(&quotas, server->chunks);
 		err = fm_tenants_set(&server->store.slots.tenants, i, &limits);
 		if (!err)
@@ -333,6 +334,7 @@ void fm_server_tenant_info(const struct fm_server *server, uint32_t number,
 		.staged_bytes = account->staged_bytes,
 		.requests = requests_of(server, number),
 		.blocks = account->entries,
+		.nvme_bytes = fm_tiering_tenant_bytes(server->tiering, number),
 		.evictions = account->evictions,
 		.taken = account->taken,
 		.refused = account->refused,

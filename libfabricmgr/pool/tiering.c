@@ -50,6 +50,7 @@ struct fm_tiering {
 	struct fm_owner fetchers[FM_TENANTS_MAX]; /* who stages for a tenant; region 0: not yet */
 	char *memory[FM_ARENAS_MAX + 1];	  /* arenas as mapped here */
 	uint32_t buffers;
+	uint16_t marks[FM_TENANTS_MAX]; /* by tenant; what its blocks are known by in the log */
 	struct fabricmgr_lease leases[FM_SPILLS_MAX];
 	uint32_t free_leases[FM_SPILLS_MAX], free_lease_count;
 	struct queued queue[FM_SPILL_QUEUE]; /* sealed, to be written */
@@ -130,6 +131,22 @@ static void describe(const struct fm_tiering *t, uint32_t entry, struct fm_log_b
 	memcpy(block->ns, store->headers[entry].ns, sizeof(block->ns));
 }
 
+/* Whether the block has room in its tenant's share of the log: the oldest there go for it. */
+static bool has_share(struct fm_tiering *t, uint32_t tenant, const struct fm_log_block *block)
+{
+	struct fm_log *log = fm_nvme_log(t->nvme);
+	uint64_t max = t->server->tenants[tenant].quotas.nvme_bytes;
+	uint64_t bytes = (uint64_t)fm_log_pages(block->length) * FM_LOG_PAGE;
+	uint32_t length, crc32c;
+
+	if (!max || fm_log_has(log, &block->key, &length, &crc32c))
+		return true;
+	while (bytes <= max && fm_log_marked_bytes(log, t->marks[tenant]) + bytes > max)
+		if (!fm_log_give_up(log, t->marks[tenant]))
+			return false;
+	return bytes <= max;
+}
+
 /* False: the tier takes no more for now. */
 static bool spill(struct fm_tiering *t, const struct queued *queued)
 {
@@ -137,7 +154,7 @@ static bool spill(struct fm_tiering *t, const struct queued *queued)
 	uint64_t word = FABRICMGR_WORD(queued->generation, FABRICMGR_BLOCK_SEALED);
 	struct fabricmgr_lease *lease;
 	struct fm_log_block block;
-	uint32_t buffer;
+	uint32_t buffer, tenant;
 	void *memory;
 	int err;
 
@@ -152,7 +169,10 @@ static bool spill(struct fm_tiering *t, const struct queued *queued)
 	if (!memory || !fm_lease_take(lease, e, word))
 		return true;
 	describe(t, queued->entry, &block);
-	err = fm_nvme_write(t->nvme, &block, memory, buffer, lease);
+	tenant = fm_store_tenant(&t->server->store, queued->entry);
+	err = has_share(t, tenant, &block)
+		      ? fm_nvme_write(t->nvme, &block, t->marks[tenant], memory, buffer, lease)
+		      : FM_ERR_LIMIT;
 	if (!err) {
 		t->free_lease_count--;
 		return true;
@@ -494,6 +514,27 @@ static void on_event(void *context)
 	fm_nvme_pump(t->nvme, false);
 }
 
+/* A mark for each name that stays the same when the daemon starts again; 0 is the first's. */
+static void mark_tenants(struct fm_tiering *t)
+{
+	for (uint32_t i = 1; i < t->server->tenant_count; i++) {
+		uint32_t hash = 2166136261u, before = 0;
+
+		for (const char *name = t->server->tenants[i].name; *name; name++)
+			hash = (hash ^ (unsigned char)*name) * 16777619u;
+		t->marks[i] = (uint16_t)(hash ^ hash >> 16);
+		/* Not that of another. */
+		while (before < i) {
+			if (t->marks[before] == t->marks[i]) {
+				t->marks[i]++;
+				before = 0;
+			} else {
+				before++;
+			}
+		}
+	}
+}
+
 int fm_tiering_create(struct fm_server *server, const struct fm_server_options *options,
 		      struct fm_tiering **out)
 {
@@ -515,6 +556,8 @@ int fm_tiering_create(struct fm_server *server, const struct fm_server_options *
 	t->promises_end = &t->promises;
 	t->buffers = server->chunks < FM_NVME_BUFFERS ? server->chunks : FM_NVME_BUFFERS;
 	nvme.buffers = t->buffers;
+	mark_tenants(t);
+	nvme.marks = &t->marks[1];
 	for (uint32_t i = 0; i < FM_SPILLS_MAX; i++)
 		t->free_leases[t->free_lease_count++] = i;
 	err = fm_nvme_open(&nvme, &t->nvme);
@@ -621,4 +664,9 @@ void fm_tiering_info(const struct fm_tiering *t, struct fm_pool_info *info)
 	snprintf(info->nvme_path, sizeof(info->nvme_path), "%s", nvme.name);
 	snprintf(info->nvme_rung, sizeof(info->nvme_rung), "%s", nvme.rung);
 	snprintf(info->nvme_rung_reason, sizeof(info->nvme_rung_reason), "%s", nvme.reason);
+}
+
+uint64_t fm_tiering_tenant_bytes(const struct fm_tiering *t, uint32_t tenant)
+{
+	return t ? fm_log_marked_bytes(fm_nvme_log(t->nvme), t->marks[tenant]) : 0;
 }

@@ -44,5 +44,7 @@ void fm_tiering_fetch(struct fm_tiering *tiering, struct fm_session *session,
 /* Its answers are not wanted any more. */
 void fm_tiering_forget(struct fm_tiering *tiering, const struct fm_session *session);
 void fm_tiering_info(const struct fm_tiering *tiering, struct fm_pool_info *info);
+/* Of a tenant's blocks, in whole pages. */
+uint64_t fm_tiering_tenant_bytes(const struct fm_tiering *tiering, uint32_t tenant);
 
 #endif

@@ -324,6 +324,8 @@ static int open_log(struct fm_nvme *nvme)
 	if (!entries)
 		entries = options.segments * nvme->super->segment_bytes >> 16;
 	options.entries_max = entries < FM_ENTRIES_MAX ? (uint32_t)entries : FM_ENTRIES_MAX;
+	if (nvme->options.marks)
+		memcpy(options.marks, nvme->options.marks, sizeof(options.marks));
 	err = fm_log_create(&nvme->log, &options);
 	if (err)
 		return err;
@@ -483,8 +485,8 @@ static bool submit_batch(struct fm_nvme *nvme)
 	return true;
 }
 
-int fm_nvme_write(struct fm_nvme *nvme, const struct fm_log_block *block, const void *memory,
-		  uint32_t buffer, void *tag)
+int fm_nvme_write(struct fm_nvme *nvme, const struct fm_log_block *block, uint16_t mark,
+		  const void *memory, uint32_t buffer, void *tag)
 {
 	uint64_t bytes = (uint64_t)fm_log_pages(block->length) * FM_LOG_PAGE;
 	struct batch_io *io;
@@ -493,10 +495,10 @@ int fm_nvme_write(struct fm_nvme *nvme, const struct fm_log_block *block, const 
 
 	if (nvme->info.writing_bytes && nvme->info.writing_bytes + bytes > FM_NVME_WRITE_BYTES)
 		return FM_ERR_BUSY;
-	err = fm_log_append(&nvme->log, block, tag);
+	err = fm_log_append(&nvme->log, block, mark, tag);
 	/* The batch is full: it goes, and a new one begins. */
 	if (err == FM_ERR_BUSY && submit_batch(nvme))
-		err = fm_log_append(&nvme->log, block, tag);
+		err = fm_log_append(&nvme->log, block, mark, tag);
 	if (err)
 		return err;
 	at = fm_log_last(&nvme->log, &slot);

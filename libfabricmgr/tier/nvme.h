@@ -22,6 +22,8 @@ struct fm_nvme_options {
 	uint32_t entries_max;	  /* 0: one for 64 KiB of the log */
 	uint32_t buffers;	  /* that fm_nvme_set_memory() will name */
 	uint64_t run;		  /* 0: drawn at random; never the same twice */
+	const uint16_t *marks;	  /* of blocks that are counted apart, as in struct fm_log_options;
+				     NULL: none */
 	void *context;
 	/* A block that fm_nvme_write() took: 0 when it is stored, else it is not. Its memory is the
 	 * caller's again. */
@@ -44,8 +46,8 @@ void fm_nvme_set_memory(struct fm_nvme *nvme, uint32_t buffer, void *memory, siz
 
 /* @memory: on a page, whole pages, until written(). FM_ERR_BUSY: too much is on its way (try again
  * after a pump); FM_ERR_EXISTS: it is there. */
-int fm_nvme_write(struct fm_nvme *nvme, const struct fm_log_block *block, const void *memory,
-		  uint32_t buffer, void *tag);
+int fm_nvme_write(struct fm_nvme *nvme, const struct fm_log_block *block, uint16_t mark,
+		  const void *memory, uint32_t buffer, void *tag);
 /* Whether a read of a block that long would begin now. */
 bool fm_nvme_may_read(const struct fm_nvme *nvme, uint32_t length);
 /* Begins to read a block that fm_log_find() found. @memory as above, until read(). */

@@ -61,7 +61,7 @@ static void go_on(struct fm_log *log)
 
 	for (uint32_t i = 0; i < 200; i++) {
 		memcpy(block.key.bytes, &i, sizeof(i));
-		fm_log_append(log, &block, NULL);
+		fm_log_append(log, &block, (uint16_t)(i % 3), NULL);
 		while ((batch = fm_log_take(log))) {
 			if (batch->segment >= SEGMENTS || batch->page + batch->pages > PAGES)
 				abort();

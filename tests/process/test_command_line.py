@@ -76,7 +76,7 @@ COMMANDS = {
         "--version": SWITCH},
     "fabricctl": {"--socket": ("",), "--json": SWITCH, "--interval": (*NUMBER, "0", "3601"),
                   "--once": SWITCH, "--guaranteed": SCAN, "--max": SCAN, "--staging": SCAN,
-                  "--requests": (*NUMBER, "1048577"), "--help": SWITCH, "--version": SWITCH},
+                  "--requests": (*NUMBER, "1048577"), "--nvme": SCAN, "--help": SWITCH, "--version": SWITCH},
 }
 # With these, a command line is complete but for what is tried.
 COMPLETE = {"fabric-engine run": ("-m", "/none.gguf", "-p", "x"),

@@ -170,7 +170,7 @@ def test_a_noisy_tenant_keeps_to_its_maximum_and_from_others_guarantee(node):
     assert 16 * MIB <= found["batch"]["held_bytes"] <= 24 * MIB
     assert found["batch"]["evictions"] > 150
     assert found["batch"]["quotas"] == {"guaranteed_bytes": 0, "max_bytes": 24 * MIB,
-                                        "staging_bytes": 4 * MIB, "requests": 0}
+                                        "staging_bytes": 4 * MIB, "requests": 0, "nvme_bytes": 0}
     assert batch.match(3) == 1  # a group is there to share
     with pytest.raises(OSError) as refused:
         batch.stage(MIB, 5)
@@ -356,3 +356,30 @@ def test_redis_clients_act_for_a_groups_only_tenant(system, folder):
             answer += link.recv(100)
     assert answer == b"+OK\r\n$5\r\nhello\r\n"
     assert node.quota("lone")["lone"]["blocks"] == 1 and node.quota("lone")["default"]["blocks"] == 0
+
+
+def test_a_tenants_share_of_the_log_holds_and_outlives_the_daemon(system, folder):
+    text = POOLS.replace("[group research]", "[group research]\nnvme = {folder}/log\nnvme-size = 257M")
+    node = Node(system, folder, text.replace("max = 24M", "max = 24M\nnvme = 8M"))
+    batch, search = Pool(node.socket("research"), tenant="batch"), Pool(node.socket("research"), tenant="search")
+    for n in range(24):
+        batch.release(batch.put(n, MIB))
+        search.release(search.put(1000 + n, MIB))
+
+    def share():
+        found = node.quota("research")
+        return found["batch"]["nvme_bytes"], found["search"]["nvme_bytes"]
+    until(lambda: share() == (8 * MIB, 24 * MIB))
+    batch.detach()
+    search.detach()
+    assert node.daemon.stop() == 0
+    again = Node(system, folder, text.replace("max = 24M", "max = 24M\nnvme = 8M"))
+    assert node.quota("research")["batch"]["nvme_bytes"] == 8 * MIB
+    batch = Pool(node.socket("research"), tenant="batch")
+    keys = (pool_client.Key * 24)(*[pool_client.key_of(n) for n in range(24)])
+    there = [batch.lib.fm_pool_fetch(batch.handle, ctypes.byref(key), ctypes.c_size_t(1), ctypes.c_uint64(0))
+             for key in keys]
+    assert there == [0] * 16 + [1] * 8  # the newest, charged to who fetched them
+    assert node.quota("research")["batch"]["held_bytes"] == 8 * MIB
+    batch.detach()
+    assert again.daemon.stop() == 0

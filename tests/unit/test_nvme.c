@@ -17,6 +17,7 @@
 
 #include "base/crc32c.h"
 #include "fake_device.h"
+#include "core/segment_map.h"
 #include "tier/nvme.h"
 
 #define SEGMENT	  (64u << 10)
@@ -114,6 +115,16 @@ static void on_read(void *context, void *tag, const struct fm_log_place *place, 
 	world->read_result = result;
 }
 
+static const uint16_t marks[FM_TENANTS_MAX - 1] = {7, 8};
+
+/* Whose block it is; the last are nobody's that is counted apart. */
+static uint16_t mark_of(uint32_t key)
+{
+	static const uint16_t all[] = {7, 8, 0, 9};
+
+	return all[key % 4];
+}
+
 static struct fm_nvme *open_on(struct fake_device *fake, struct world *world, uint64_t run,
 			       int expected)
 {
@@ -122,6 +133,7 @@ static struct fm_nvme *open_on(struct fake_device *fake, struct world *world, ui
 		.segment_bytes = SEGMENT,
 		.is_durable = world->is_durable,
 		.entries_max = 64,
+		.marks = marks,
 		.run = run,
 		.context = world,
 		.written = on_written,
@@ -273,7 +285,8 @@ static void step_write(struct world *world, uint32_t key)
 	/* The submission of a full batch inside is a boundary already. */
 	slot->is_used = true;
 	item->allowed |= 1ull << slot->version;
-	err = fm_nvme_write(world->nvme, &block, slot->memory, FM_DEVICE_UNREGISTERED, slot);
+	err = fm_nvme_write(world->nvme, &block, mark_of(key), slot->memory, FM_DEVICE_UNREGISTERED,
+			    slot);
 	if (err) {
 		slot->is_used = false;
 		if (slot->version > item->version)
@@ -301,6 +314,54 @@ static void asked_to_remove(struct world *world, uint32_t key)
 		item->allowed = 0;
 }
 
+/* The accounts are a recount. */
+static void compare_accounts(const struct fm_log *log)
+{
+	uint64_t bytes[3] = {0};
+
+	for (uint32_t i = 0; i < log->options.entries_max; i++) {
+		const struct fm_log_entry *entry = &log->entries[i];
+
+		if (entry->state == FM_LOG_PENDING || entry->state == FM_LOG_LIVE)
+			bytes[entry->mark == 7	 ? 1
+			      : entry->mark == 8 ? 2
+						 : 0] +=
+				(uint64_t)fm_log_pages(entry->block.length) * FM_LOG_PAGE;
+	}
+	if (bytes[0] != fm_log_marked_bytes(log, 0) || bytes[1] != fm_log_marked_bytes(log, 7) ||
+	    bytes[2] != fm_log_marked_bytes(log, 8))
+		ck_abort_msg("counted %llu %llu %llu", (unsigned long long)bytes[0],
+			     (unsigned long long)bytes[1], (unsigned long long)bytes[2]);
+}
+
+static bool has_key(struct world *world, uint32_t key)
+{
+	struct fm_key name;
+	uint32_t length, crc32c;
+
+	key_of(key, &name);
+	return fm_log_has(fm_nvme_log(world->nvme), &name, &length, &crc32c);
+}
+
+/* The oldest of those marked 7 goes, and none else. */
+static void step_give_up(struct world *world)
+{
+	bool had[KEYS], gave;
+	uint32_t gone = 0;
+
+	for (uint32_t key = 0; key < KEYS; key++)
+		had[key] = has_key(world, key);
+	gave = fm_log_give_up(fm_nvme_log(world->nvme), 7);
+	for (uint32_t key = 0; key < KEYS; key++) {
+		if (!had[key] || has_key(world, key))
+			continue;
+		ck_assert_uint_eq(mark_of(key), 7);
+		asked_to_remove(world, key);
+		gone++;
+	}
+	ck_assert_uint_eq(gone, gave);
+}
+
 static void step(struct world *world)
 {
 	uint32_t key = (uint32_t)(fake_random(&world->seed) % KEYS);
@@ -319,9 +380,12 @@ static void step(struct world *world)
 		fm_log_invalidate(fm_nvme_log(world->nvme), ns);
 		for (uint32_t i = key & 1; i < KEYS; i += 2)
 			asked_to_remove(world, i);
+	} else if (kind == 25) {
+		step_give_up(world);
 	} else {
 		fm_nvme_pump(world->nvme, kind & 1);
 	}
+	compare_accounts(fm_nvme_log(world->nvme));
 	note_removals(world);
 }
 

@@ -290,7 +290,8 @@ START_TEST(quotas_hold_and_change_while_it_runs)
 {
 	struct fm_server_options options = {.tenants = two_tenants, .n_tenants = 2};
 	struct fm_tenant_options next[2];
-	struct fm_tenant_quotas quotas = {FM_QUOTA_KEEP, 4 << 20, FM_QUOTA_KEEP, FM_QUOTA_KEEP};
+	struct fm_tenant_quotas quotas = {FM_QUOTA_KEEP, 4 << 20, FM_QUOTA_KEEP, FM_QUOTA_KEEP,
+					 FM_QUOTA_KEEP};
 	struct fm_pool *root, *search, *batch;
 	struct fm_block blocks[4];
 	int err;

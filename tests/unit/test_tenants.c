@@ -11,6 +11,7 @@
 #include <check.h>
 
 #include "core/evict.h"
+#include "core/groups.h"
 #include "core/lease.h"
 #include "core/store.h"
 
@@ -474,6 +475,29 @@ static void stage_and_seal(struct rig *rig, uint32_t region)
 	ck_assert_int_eq(seal(rig, region, entry, ++rig->keys, parent), 0);
 }
 
+/* Two blocks of different sizes that become visible together. */
+static void seal_group(struct rig *rig, uint32_t region)
+{
+	static const uint8_t ns[16];
+	struct fm_store_seal seals[2];
+	int results[2];
+
+	for (int i = 0; i < 2; i++) {
+		uint32_t entry;
+
+		if (stage(rig, region, lengths[chance(rig, LENGTHS)], &entry))
+			return; /* what is there stays staged */
+		seals[i] = (struct fm_store_seal){
+			.entry = entry,
+			.generation = generation_of(rig, entry),
+			.key = key_of(++rig->keys),
+			.ns = ns,
+		};
+	}
+	ck_assert_int_eq(
+		fm_store_seal_group(&rig->store, &rig->owners[region], seals, 2, results), 0);
+}
+
 static void lease_or_drop(struct rig *rig, uint32_t region)
 {
 	struct fabricmgr_lease *lease = &rig->leases[region][chance(rig, LEASES)];
@@ -521,8 +545,10 @@ static void one_operation(struct rig *rig, uint32_t region)
 	uint32_t entry = pick(rig), what = chance(rig, 100);
 	struct fm_store_hint hint = {.pinned_until = rig->clock + chance(rig, 200)};
 
-	if (what < 60) {
+	if (what < 52) {
 		stage_and_seal(rig, region);
+	} else if (what < 60) {
+		seal_group(rig, region);
 	} else if (what < 72 && entry != FM_NO_ENTRY) {
 		fm_store_touch(&rig->store, entry, generation_of(rig, entry));
 	} else if (what < 76 && entry != FM_NO_ENTRY) {

@@ -60,7 +60,7 @@ static const char help[] =
 	"  --json         JSON instead of text\n"
 	"  --interval N   top: seconds between two looks (default 1)\n"
 	"  --once         top: one look after an interval, as text or JSON\n"
-	"  --guaranteed SIZE, --max SIZE, --staging SIZE, --requests N\n"
+	"  --guaranteed SIZE, --max SIZE, --staging SIZE, --requests N, --nvme SIZE\n"
 	"                 quota: what the tenant may have from now on; 0: no limit\n"
 	"  --version, --help\n\n"
 	"Exit status: 0 good, 1 failed or bad blocks found, 2 wrong usage.\n";
@@ -169,7 +169,7 @@ static int run(struct ctl *ctl, char **words, int n)
 	return fm_usage_error("fabricctl");
 }
 
-enum { SOCKET = 1, JSON, INTERVAL, ONCE, GUARANTEED, MAX, STAGING, REQUESTS };
+enum { SOCKET = 1, JSON, INTERVAL, ONCE, GUARANTEED, MAX, STAGING, REQUESTS, NVME };
 
 static int take(void *arg, int flag, const char *value)
 {
@@ -188,6 +188,8 @@ static int take(void *arg, int flag, const char *value)
 		return fm_parse_bytes("--max", value, 0, &ctl->quotas.max_bytes);
 	case STAGING:
 		return fm_parse_bytes("--staging", value, 0, &ctl->quotas.staging_bytes);
+	case NVME:
+		return fm_parse_bytes("--nvme", value, 0, &ctl->quotas.nvme_bytes);
 	case REQUESTS:
 		return fm_parse_u64("--requests", value, 0, 1 << 20, &ctl->quotas.requests);
 	case INTERVAL:
@@ -211,13 +213,15 @@ int main(int argc, char **argv)
 		{"max", required_argument, NULL, MAX},
 		{"staging", required_argument, NULL, STAGING},
 		{"requests", required_argument, NULL, REQUESTS},
+		{"nvme", required_argument, NULL, NVME},
 		{"version", no_argument, NULL, 'V'},
 		{"help", no_argument, NULL, 'h'},
 		{NULL, 0, NULL, 0},
 	};
 	static const struct fm_command command = {"fabricctl", ":h", flags, help, take};
 	struct ctl ctl = {.interval = 1,
-			  .quotas = {FM_QUOTA_KEEP, FM_QUOTA_KEEP, FM_QUOTA_KEEP, FM_QUOTA_KEEP}};
+			  .quotas = {FM_QUOTA_KEEP, FM_QUOTA_KEEP, FM_QUOTA_KEEP, FM_QUOTA_KEEP,
+				     FM_QUOTA_KEEP}};
 	int status;
 
 	json_set_alloc_funcs(allocate, free);

@@ -44,19 +44,21 @@ json_t *ctl_tenants_json(const struct ctl_tenants *tenants)
 		json_array_append_new(
 			list,
 			json_pack(
-				"{s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I}, s:I, s:I, s:I, s:I, s:I, "
-				"s:I, s:I, s:I}",
+				"{s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I, s:I}, s:I, s:I, s:I, s:I, "
+				"s:I, s:I, s:I, s:I, s:I}",
 				"name", t->name, "group", t->group, "number", (json_int_t)t->number,
 				"quotas", "guaranteed_bytes",
 				(json_int_t)t->quotas.guaranteed_bytes, "max_bytes",
 				(json_int_t)t->quotas.max_bytes, "staging_bytes",
 				(json_int_t)t->quotas.staging_bytes, "requests",
-				(json_int_t)t->quotas.requests, "held_bytes",
+				(json_int_t)t->quotas.requests, "nvme_bytes",
+				(json_int_t)t->quotas.nvme_bytes, "held_bytes",
 				(json_int_t)t->held_bytes, "used_bytes", (json_int_t)t->used_bytes,
 				"staged_bytes", (json_int_t)t->staged_bytes, "requests",
 				(json_int_t)t->requests, "blocks", (json_int_t)t->blocks,
-				"evictions", (json_int_t)t->evictions, "taken",
-				(json_int_t)t->taken, "refused", (json_int_t)t->refused));
+				"nvme_bytes", (json_int_t)t->nvme_bytes, "evictions",
+				(json_int_t)t->evictions, "taken", (json_int_t)t->taken, "refused",
+				(json_int_t)t->refused));
 	}
 	return list;
 }
@@ -79,19 +81,20 @@ int ctl_tenant_lines(const struct ctl_tenants *tenants, char (*lines)[CTL_LINE_B
 
 	if (max < 1 || (tenants->n == 1 && !tenants->list[0].number))
 		return 0;
-	snprintf(lines[n++], CTL_LINE_BYTES, "%-16s %22s %11s %10s %20s %8s %9s %8s %8s", "tenant",
-		 "held of max", "guaranteed", "in blocks", "staged", "requests", "evictions",
-		 "taken", "refused");
+	snprintf(lines[n++], CTL_LINE_BYTES, "%-16s %22s %11s %10s %20s %20s %8s %9s %7s %7s",
+		 "tenant", "held of max", "guaranteed", "in blocks", "staged", "nvme", "requests",
+		 "evictions", "taken", "refused");
 	for (int64_t i = 0; i < tenants->n && i < CTL_TENANTS_MAX && n < max; i++) {
 		const struct fm_tenant_info *t = &tenants->list[i];
-		char held[72], guaranteed[32], used[32], staged[72];
+		char held[72], guaranteed[32], used[32], staged[72], nvme[72];
 
 		snprintf(lines[n++], CTL_LINE_BYTES,
-			 "%-16s %22s %11s %10s %20s %8llu %9llu %8llu %8llu", t->name,
+			 "%-16s %22s %11s %10s %20s %20s %8llu %9llu %7llu %7llu", t->name,
 			 of(t->held_bytes, t->quotas.max_bytes, held),
 			 ctl_bytes(t->quotas.guaranteed_bytes, guaranteed),
 			 ctl_bytes(t->used_bytes, used),
 			 of(t->staged_bytes, t->quotas.staging_bytes, staged),
+			 of(t->nvme_bytes, t->quotas.nvme_bytes, nvme),
 			 (unsigned long long)t->requests, (unsigned long long)t->evictions,
 			 (unsigned long long)t->taken, (unsigned long long)t->refused);
 	}
@@ -123,21 +126,26 @@ static int show(struct ctl *ctl)
 	return status;
 }
 
+static bool is_change(const struct fm_tenant_quotas *quotas)
+{
+	return quotas->guaranteed_bytes != FM_QUOTA_KEEP || quotas->max_bytes != FM_QUOTA_KEEP ||
+	       quotas->staging_bytes != FM_QUOTA_KEEP || quotas->requests != FM_QUOTA_KEEP ||
+	       quotas->nvme_bytes != FM_QUOTA_KEEP;
+}
+
 int ctl_quota(struct ctl *ctl)
 {
-	const struct fm_tenant_quotas *quotas = &ctl->quotas;
-	bool is_change =
-		quotas->guaranteed_bytes != FM_QUOTA_KEEP || quotas->max_bytes != FM_QUOTA_KEEP ||
-		quotas->staging_bytes != FM_QUOTA_KEEP || quotas->requests != FM_QUOTA_KEEP;
+	bool changes = is_change(&ctl->quotas);
 
-	if (!ctl->argument && !is_change)
+	if (!ctl->argument && !changes)
 		return show(ctl);
-	if (!ctl->argument || !is_change) {
-		fm_fail(FM_ERR_INVALID,
-			ctl->argument ? "quota %.32s: give what to change, such as --max 8G"
-				      : "quota: give the tenant whose quotas are to change%.0s",
-			ctl->argument ? ctl->argument : "");
+	if (!ctl->argument)
+		fm_fail(FM_ERR_INVALID, "quota: give the tenant whose quotas are to change");
+	else if (!changes)
+		fm_fail(FM_ERR_INVALID, "quota %.32s: give what to change, such as --max 8G",
+			ctl->argument);
+	if (!ctl->argument || !changes)
 		return fm_usage_error("fabricctl");
-	}
-	return fm_pool_set_quotas(ctl->pool, ctl->argument, quotas) ? ctl_fail("quota") : show(ctl);
+	return fm_pool_set_quotas(ctl->pool, ctl->argument, &ctl->quotas) ? ctl_fail("quota")
+									  : show(ctl);
 }

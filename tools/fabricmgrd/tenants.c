@@ -15,10 +15,11 @@
 #include "command_line.h"
 #include "settings.h"
 
-enum key { GROUP, USERS, GROUPS, GUARANTEED, MAX, STAGING, REQUESTS, SALT_FILE, N_KEYS };
+enum key { GROUP, USERS, GROUPS, GUARANTEED, MAX, STAGING, REQUESTS, NVME, SALT_FILE, N_KEYS };
 
-static const char *const keys[N_KEYS] = {"group", "users",   "groups",	 "guaranteed",
-					 "max",	  "staging", "requests", "salt-file"};
+static const char *const keys[N_KEYS] = {
+	"group", "users", "groups", "guaranteed", "max", "staging", "requests", "nvme", "salt-file",
+};
 
 /* ---- values --------------------------------------------------------------------------------- */
 
@@ -239,6 +240,8 @@ static int take_of_tenant(struct sharing_tenant *tenant, enum key key, const cha
 		return fm_parse_bytes(what, value, 0, &quotas->max_bytes);
 	case STAGING:
 		return fm_parse_bytes(what, value, 0, &quotas->staging_bytes);
+	case NVME:
+		return fm_parse_bytes(what, value, 0, &quotas->nvme_bytes);
 	case REQUESTS:
 		return fm_parse_u64(what, value, 0, 1 << 20, &quotas->requests);
 	default:
@@ -497,6 +500,7 @@ void sharing_print(const struct settings *settings, FILE *out)
 		print_quota(out, keys[MAX], tenant->quotas.max_bytes);
 		print_quota(out, keys[STAGING], tenant->quotas.staging_bytes);
 		print_quota(out, keys[REQUESTS], tenant->quotas.requests);
+		print_quota(out, keys[NVME], tenant->quotas.nvme_bytes);
 		if (tenant->salt_file)
 			fprintf(out, "salt-file = %s\n", tenant->salt_file);
 	}
