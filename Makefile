@@ -273,7 +273,7 @@ check-deb:
 programs: $(BUILD)/libfabricmgr.so $(BIN)
 units: $(UNIT_BIN) $(BUILD)/tests/hit_timing $(if $(filter release,$(VARIANT)),$(BUILD)/tests/fail_alloc.so)
 # Threads of one process: server and clients.
-tsan-units: $(addprefix $(BUILD)/tests/unit/,pool_server pool_remove pool_copy pool_limits queue groups layers) plant_race
+tsan-units: $(addprefix $(BUILD)/tests/unit/,pool_server pool_remove pool_copy pool_limits queue groups layers client_life) plant_race
 
 
 $(BUILD)/flags: FORCE

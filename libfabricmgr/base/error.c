@@ -3,10 +3,13 @@
  * Names, sentences and the per-thread detail of errors. Any layer may call this; it calls nothing.
  * Invariant: every enum fm_err has exactly one row in the table.
  */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 
 #include <fabricmgr.h>
+
+#include "base/error.h"
 
 static const struct {
 	const char *name;
@@ -34,6 +37,7 @@ static const struct {
 };
 
 static _Thread_local char detail[512];
+static _Thread_local int last;
 
 static bool is_known(int err)
 {
@@ -65,7 +69,18 @@ int fm_fail(int err, const char *format, ...)
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
 	snprintf(detail, sizeof(detail), "%s", text);
+	last = err;
 	return err;
+}
+
+int fm_error_last(void)
+{
+	return last;
+}
+
+int fm_error_of(int number)
+{
+	return number == ENOMEM || number == ENOBUFS ? FM_ERR_NO_MEMORY : FM_ERR_IO;
 }
 
 const char *fm_version(void)

@@ -10,7 +10,10 @@
  * then holds a sentence that names the thing, the cause and the remedy (per thread, until that
  * thread's next failing call). Threads: every function may be called from any thread, also on one
  * and the same pool handle, unless said otherwise. Fork: a child must not use a handle it inherited
- * (calls return FM_ERR_FORKED).
+ * (calls return FM_ERR_FORKED), and has none of its memory; it may detach it, which harms nobody,
+ * and attach for itself. Exec: nothing is inherited, no descriptor and no mapping. Descriptors: an
+ * attachment cannot be handed to another process (who attaches by its socket gets FM_ERR_INVALID,
+ * and it goes on); a block can, see fm_block_offer() and fm_layers_begin().
  */
 #ifndef FABRICMGR_H
 #define FABRICMGR_H
@@ -144,7 +147,8 @@ struct fm_attach_options {
 	uint32_t size;		/* sizeof(struct fm_attach_options) */
 	uint32_t flags;		/* FM_ATTACH_… */
 	const char *socket;	/* NULL: $FABRICMGR_SOCKET, else /run/fabricmgr/pool.sock */
-	int fd;			/* a connected socket from fm_server_connect(), or -1 */
+	int fd;			/* a connected socket from fm_server_connect(), or -1. Taken over by
+				   the call, also when it fails */
 	uint32_t leases;	/* size of the lease table; 0: 4096 */
 	const char *name;	/* what the daemon shows for it; NULL: the program's name */
 	uint64_t deadline_ns;	/* how long to wait for the daemon, relative; 0: 5 s */

@@ -14,6 +14,7 @@
 #include <fabricmgr.h>
 #include <fabricmgr_messages.h>
 
+#include "base/error.h"
 #include "base/service.h"
 #include "mem/cgroup.h"
 #include "mem/region.h"
@@ -214,7 +215,7 @@ void *fm_region_map(int fd, uint64_t bytes, bool is_writable)
 			    MAP_SHARED | MAP_NORESERVE, fd, 0);
 
 	if (memory == MAP_FAILED) {
-		fm_fail(FM_ERR_IO, "mapping %llu bytes of shared memory: %s",
+		fm_fail(fm_error_of(errno), "mapping %llu bytes of shared memory: %s",
 			(unsigned long long)bytes, strerror(errno));
 		return NULL;
 	}

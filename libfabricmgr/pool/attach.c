@@ -17,6 +17,7 @@
 #include <fabricmgr_kill_point.h>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/fork.h"
 #include "pool/client.h"
 
@@ -357,7 +358,7 @@ static int connect_socket(const char *path, uint64_t deadline)
 	strcpy(address.sun_path, path);
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
-		return fm_fail(FM_ERR_IO, "socket: %s", strerror(errno));
+		return fm_fail(fm_error_of(errno), "socket: %s", strerror(errno));
 	while (connect(fd, (const struct sockaddr *)&address, sizeof(address))) {
 		if ((errno == EAGAIN || errno == EINTR) && remaining_ms(deadline)) {
 			usleep(1000); /* the backlog is full: the daemon is busy */
@@ -402,7 +403,7 @@ static int map_shared(struct fm_pool *pool, const struct fm_wire_hello *hello, c
 	pool->leases = fm_region_map(fds[FM_FD_LEASES], pool->lease_bytes, true);
 	pool->ring.shared = fm_region_map(fds[FM_FD_RING], pool->ring_bytes, true);
 	if (!pool->index_memory || !pool->headers || !pool->leases || !pool->ring.shared)
-		return FM_ERR_IO;
+		return fm_error_last();
 	pool->free_leases = malloc(hello->leases * sizeof(uint32_t));
 	if (!pool->free_leases)
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory for a lease table");
@@ -448,7 +449,7 @@ static int say_hello(struct fm_pool *pool, const struct fm_attach_options *optio
 	return err;
 }
 
-static void pool_free(struct fm_pool *pool)
+static void unmap(struct fm_pool *pool)
 {
 	fm_region_unmap(pool->index_memory, pool->index_bytes);
 	fm_region_unmap((void *)pool->headers, pool->header_bytes);
@@ -458,6 +459,13 @@ static void pool_free(struct fm_pool *pool)
 		fm_region_unmap(pool->mappings[i].readable, pool->region_bytes);
 		fm_region_unmap(pool->mappings[i].writable, pool->region_bytes);
 	}
+}
+
+static void pool_free(struct fm_pool *pool)
+{
+	/* A child has inherited none of it, and may have something else at those addresses. */
+	if (fm_fork_is_ours(pool->fork_value))
+		unmap(pool);
 	if (pool->socket >= 0)
 		close(pool->socket);
 	if (pool->submitted >= 0)
@@ -499,26 +507,12 @@ static struct fm_pool *pool_new(void)
 	return pool;
 }
 
-int fm_pool_attach(const struct fm_attach_options *given, struct fm_pool **out)
+static int attach(const struct fm_attach_options *options, struct fm_pool *pool)
 {
-	struct fm_attach_options known = {0}, *options = &known;
-	const char *path = given ? given->socket : NULL;
-	struct fm_pool *pool;
+	const char *path = options->socket;
 	uint64_t deadline;
 	int err = 0;
 
-	/* A caller of an earlier version knows no tenants. */
-	if (given && given->size >= offsetof(struct fm_attach_options, tenant))
-		memcpy(&known, given, given->size < sizeof(known) ? given->size : sizeof(known));
-	if (!out || !known.size || options->flags & ~FM_ATTACH_FLAGS)
-		return fm_fail(FM_ERR_INVALID, "fm_attach_options: size or flags are not of this "
-					       "version");
-	if (options->leases > FABRICMGR_LEASES_MAX)
-		return fm_fail(FM_ERR_LIMIT, "a lease table has at most %u entries",
-			       FABRICMGR_LEASES_MAX);
-	pool = pool_new();
-	if (!pool)
-		return fm_fail(FM_ERR_NO_MEMORY, "no memory to attach");
 	pool->flags = options->flags;
 	deadline = fm_clock_ns() + (options->deadline_ns ? options->deadline_ns : FM_DEADLINE_NS);
 	if (!path)
@@ -533,21 +527,47 @@ int fm_pool_attach(const struct fm_attach_options *given, struct fm_pool **out)
 	if (!err)
 		err = say_hello(pool, options, deadline);
 	/* The own arena now, so that no system call is met on the way later. */
-	if (!err && pool->region && !fm_pool_map(pool, pool->region, true))
-		err = FM_ERR_IO;
-	if (!err && pool->region && !fm_pool_map(pool, pool->region, false))
-		err = FM_ERR_IO;
+	if (!err && pool->region &&
+	    (!fm_pool_map(pool, pool->region, true) || !fm_pool_map(pool, pool->region, false)))
+		err = fm_error_last();
 	if (!err)
 		fm_prefault_init(pool);
 	if (!err && options->flags & FM_ATTACH_PREFAULT)
 		err = fm_prefault_sealed(pool);
-	if (err) {
-		pool_free(pool);
-		return err;
+	return err;
+}
+
+int fm_pool_attach(const struct fm_attach_options *given, struct fm_pool **out)
+{
+	struct fm_attach_options options = {.fd = -1};
+	struct fm_pool *pool = NULL;
+	int err = 0;
+
+	/* A caller of an earlier version knows no tenants. */
+	if (given && given->size >= offsetof(struct fm_attach_options, tenant))
+		memcpy(&options, given,
+		       given->size < sizeof(options) ? given->size : sizeof(options));
+	if (!out || !options.size || options.flags & ~FM_ATTACH_FLAGS)
+		err = fm_fail(FM_ERR_INVALID, "fm_attach_options: size or flags are not of this "
+					      "version");
+	else if (options.leases > FABRICMGR_LEASES_MAX)
+		err = fm_fail(FM_ERR_LIMIT, "a lease table has at most %u entries",
+			      FABRICMGR_LEASES_MAX);
+	else if (!(pool = pool_new()))
+		err = fm_fail(FM_ERR_NO_MEMORY, "no memory to attach");
+	else
+		err = attach(&options, pool);
+	if (!err) {
+		FM_KILL_POINT("attach: mapped");
+		*out = pool;
+		return 0;
 	}
-	FM_KILL_POINT("attach: mapped");
-	*out = pool;
-	return 0;
+	/* The descriptor was handed over with the call. */
+	if (pool)
+		pool_free(pool);
+	else if (options.fd >= 0)
+		close(options.fd);
+	return err;
 }
 
 void fm_pool_detach(struct fm_pool *pool)

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/crc32c.h"
+#include "base/error.h"
 #include "core/layers.h"
 #include "pool/client.h"
 
@@ -116,7 +117,7 @@ static int lease(struct fm_pool *pool, const struct fm_completion *c, struct fm_
 	uint64_t word;
 
 	if (!base)
-		return FM_ERR_IO;
+		return fm_error_last();
 	if (!fm_leases_reserve(pool, &at, 1))
 		return fm_fail(FM_ERR_LIMIT,
 			       "all %u entries of this client's lease table are in use; release "

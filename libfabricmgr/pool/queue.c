@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/fork.h"
 #include "pool/queue.h"
 
@@ -303,7 +304,7 @@ int fm_queue_create(struct fm_pool *pool, const struct fm_queue_options *options
 	if (!queue->done)
 		err = fm_fail(FM_ERR_NO_MEMORY, "no memory for %u completions", depth);
 	else if (queue->event < 0)
-		err = fm_fail(FM_ERR_IO, "eventfd: %s", strerror(errno));
+		err = fm_fail(fm_error_of(errno), "eventfd: %s", strerror(errno));
 	else
 		err = start_threads(queue, workers);
 	if (err) {

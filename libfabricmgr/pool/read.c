@@ -8,6 +8,7 @@
 #include <fabricmgr_kill_point.h>
 
 #include "base/crc32c.h"
+#include "base/error.h"
 #include "pool/client.h"
 
 bool fm_leases_reserve(struct fm_pool *pool, uint32_t *leases, size_t n)
@@ -119,16 +120,17 @@ int64_t fm_leases_take(struct fm_pool *pool, const struct fm_key *keys, size_t n
 		if (!acquire_one(pool, &keys[i], leases[i], &blocks[i], &place, &extent))
 			return (int64_t)i;
 		if (!fm_place_is_sane(pool, FM_HIGH(place), FM_LOW(place), FM_LOW(extent),
-				      blocks[i].length))
+				      blocks[i].length)) {
+			fm_fail(FM_ERR_CORRUPT, "block %u is at an impossible place",
+				blocks[i].entry);
 			base = NULL;
-		else
+		} else {
 			base = fm_pool_map(pool, FM_HIGH(place), false);
+		}
 		if (!base) {
 			for (size_t k = 0; k <= i; k++)
 				fm_lease_drop(&pool->leases[leases[k]]);
-			return atomic_load_explicit(&pool->is_gone, memory_order_relaxed)
-				       ? FM_ERR_DISCONNECTED
-				       : FM_ERR_IO;
+			return fm_error_last();
 		}
 		blocks[i].data =
 			fm_block_address(base, FM_LOW(place), FM_LOW(extent), blocks[i].length);

@@ -294,8 +294,14 @@ static int on_hello(struct fm_session *session, const struct fm_wire_request *he
 	int shared[2] = {-1, -1}, fds[FM_WIRE_FDS], err, sent;
 	struct fm_wire_reply reply;
 
-	if (session->is_attached)
-		return fm_fail(FM_ERR_INVALID, "a second hello");
+	/* From whoever was handed the descriptor of an attached client: that one goes on. */
+	if (session->is_attached) {
+		err = fm_fail(FM_ERR_INVALID,
+			      "this connection is another attachment's: connect for yourself, a "
+			      "descriptor of an attached socket cannot be handed over");
+		reply_start(&reply, FM_WIRE_HELLO, err);
+		return fm_wire_send(session->socket, &reply, sizeof(reply), NULL, 0);
+	}
 	err = attach(session, hello, shared);
 	reply_start(&reply, FM_WIRE_HELLO, err);
 	reply.hello = (struct fm_wire_hello){

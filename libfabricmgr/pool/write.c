@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/crc32c.h"
+#include "base/error.h"
 #include "core/tenants.h"
 #include "pool/client.h"
 
@@ -340,7 +341,7 @@ static int take_block(struct fm_pool *pool, const struct fm_completion *c, struc
 		return fm_fail(FM_ERR_CORRUPT, "the daemon named an impossible place");
 	base = fm_pool_map(pool, c->region, true);
 	if (!base)
-		return is_gone(pool) ? FM_ERR_DISCONNECTED : FM_ERR_IO;
+		return fm_error_last();
 	*block = (struct fm_block){
 		.data = fm_block_address(base, c->chunk, c->slot, c->length),
 		.length = c->length,
