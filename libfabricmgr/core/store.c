@@ -127,7 +127,7 @@ static void entry_free(struct fm_store *store, uint32_t entry)
 /* The end of a block that was never sealed, and is in no list any more. */
 static void staged_free(struct fm_store *store, uint32_t entry)
 {
-	if (!store->nodes[entry].is_shown) {
+	if (!store->nodes[entry].may_be_held) {
 		entry_free(store, entry);
 		return;
 	}
@@ -652,7 +652,7 @@ int fm_store_show(struct fm_store *store, struct fm_owner *owner, uint32_t entry
 	if (store->nodes[entry].is_shown)
 		*id = store->nodes[entry].offer;
 	store->nodes[entry].offer = *id;
-	store->nodes[entry].is_shown = true;
+	store->nodes[entry].is_shown = store->nodes[entry].may_be_held = true;
 	return 0;
 }
 
@@ -764,6 +764,8 @@ void fm_store_restore(struct fm_store *store, uint32_t entry, enum fabricmgr_blo
 	struct fm_node *node = &store->nodes[entry];
 
 	node->expires = expires;
+	/* Whether it was shown to others is forgotten; those who joined it have their leases. */
+	node->may_be_held = true;
 	switch (state) {
 	case FABRICMGR_BLOCK_STAGING:
 		owner_receive(store, owner, entry);

@@ -37,7 +37,8 @@ struct fm_node {
 	uint32_t leased;	  /* == store->scan: a lease was seen in that scan */
 	uint32_t visited, picked; /* == store->round */
 	struct fm_key offer;	  /* private id while on offer or shown; never in shared memory */
-	bool is_shown;		  /* others may hold it while it is staged */
+	bool is_shown;		  /* @offer is the id by which others join it */
+	bool may_be_held;	  /* by leases of others, while it is staged */
 };
 
 struct fm_store_counters {
