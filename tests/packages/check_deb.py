@@ -116,11 +116,13 @@ def main():
     try:
         subprocess.run(["tar", "-C", root, "-xf", tarball], check=True)
         fill(root, {"old": options.old, "new": options.new})
-        subprocess.run(["timeout", "-k", "10", str(LIMIT_S), "systemd-nspawn", "-q", "-D", root, "--register=no",
-                        "--keep-unit", "--boot", "--console=pipe", "--resolv-conf=off"],
-                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-        path = f"{root}/out/log"
-        log = open(path, encoding="utf-8", errors="replace").read() if os.path.exists(path) else "it did not boot"
+        boot = subprocess.run(["timeout", "-k", "10", str(LIMIT_S), "systemd-nspawn", "-q", "-D", root, "--register=no",
+                               "--keep-unit", "--boot", "--console=pipe", "--resolv-conf=off"], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        log = f"the root did not boot; systemd-nspawn said: {boot.stdout.decode(errors='replace')}\n"
+        if os.path.exists(f"{root}/out/log"):
+            with open(f"{root}/out/log", encoding="utf-8", errors="replace") as file:
+                log = file.read()
         print(log, end="")
         if log.splitlines()[-1:] != ["done"]:
             sys.exit("check-deb: FAILED")

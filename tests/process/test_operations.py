@@ -135,6 +135,9 @@ def test_ls_names_who_holds_a_block(system):
     text = ctl(system, "ls")
     assert re.search(rf"^{keys[7]} .* {ids['pool']}/{os.getpid()},{ids['reader']}/{os.getpid()}$", text, re.M)
     assert re.search(rf"^{keys[398]} .* -$", text, re.M)
+    pool.lib.fm_pool_leases.restype = pool_client.c.c_int64
+    count = [pool.lib.fm_pool_leases(pool.handle, number, None, pool_client.c.c_size_t(0)) for number in (ids["pool"], 9999)]
+    assert count == [300, -2] and "no client 9999" in pool.lib.fm_error_detail().decode()
     for block in held[:300]:
         pool.release(block)
     for block in held[300:]:
