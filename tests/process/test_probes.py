@@ -9,6 +9,7 @@ import signal
 import socket
 import struct
 import subprocess
+import time
 
 import pytest
 
@@ -106,6 +107,13 @@ def passings(process, probes):
     return found
 
 
+def until(claim):
+    end = time.monotonic() + 60
+    while not claim():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 def key(n):
     return bytes(pool_client.key_of(n).bytes).hex()
 
@@ -122,8 +130,7 @@ def test_gdb_reads_what_the_pool_did(system):
     pool.release(first)
     keys = (pool_client.Key * 1)(pool_client.key_of(1))
     # On NVMe only, then read back.
-    while system.control("status")["nvme"]["stored"] < 1:
-        pass
+    until(lambda: system.control("status")["nvme"]["stored"])
     assert system.control("evict")["blocks"] == 1
     pool.lib.fm_pool_fetch.restype = pool_client.c.c_int64
     assert pool.lib.fm_pool_fetch(pool.handle, keys, pool_client.c.c_size_t(1), pool_client.c.c_uint64(0)) == 1
@@ -134,8 +141,7 @@ def test_gdb_reads_what_the_pool_did(system):
     wire = Wire(f"{system.folder}/redis.sock")
     assert wire.ask("ECHO", "x") == b"x"
     wire.close()
-    while any(client["id"] == me for client in system.control("status")["clients"]):
-        pass
+    until(lambda: all(client["id"] != me for client in system.control("status")["clients"]))
     os.kill(daemon, signal.SIGTERM)
     seen = passings(process, probes)
     mine = [event for event in seen if event[0] in ("attach", "detach", "stage", "fetch", "seal") and event[1] == me]
