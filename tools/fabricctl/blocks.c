@@ -39,18 +39,17 @@ static int add_holds(struct ctl *ctl, struct holds *holds, const struct fm_clien
 {
 	size_t room = client->leases;
 	struct fm_lease_info *leases = calloc(room ? room : 1, sizeof(*leases));
-	int64_t n = FM_ERR_NO_MEMORY;
 	struct hold *longer;
+	int64_t n = leases ? fm_pool_leases(ctl->pool, client->id, leases, room)
+			   : fm_fail(FM_ERR_NO_MEMORY, "no memory for the list of leases");
 
-	if (leases)
-		n = fm_pool_leases(ctl->pool, client->id, leases, room);
 	if (n == FM_ERR_NOT_FOUND)
 		n = 0;
 	if (n > (int64_t)room)
 		n = (int64_t)room; /* taken since it was asked how many */
 	longer = n > 0 ? realloc(holds->list, (holds->n + (size_t)n) * sizeof(*longer)) : NULL;
 	if (n > 0 && !longer)
-		n = FM_ERR_NO_MEMORY;
+		n = fm_fail(FM_ERR_NO_MEMORY, "no memory for the list of leases");
 	else if (n > 0)
 		holds->list = longer;
 	for (int64_t i = 0; i < n; i++)
@@ -63,7 +62,7 @@ static int find_holds(struct ctl *ctl, struct holds *holds)
 {
 	int64_t n_clients;
 	struct fm_client_info *clients = ctl_clients(ctl, &n_clients);
-	int err = clients ? 0 : FM_ERR_NO_MEMORY;
+	int err = clients ? 0 : (int)n_clients;
 
 	*holds = (struct holds){.is_known = true};
 	for (int64_t i = 0; i < n_clients && !err; i++)
@@ -73,8 +72,6 @@ static int find_holds(struct ctl *ctl, struct holds *holds)
 		holds->is_known = false;
 		return 0;
 	}
-	if (err == FM_ERR_NO_MEMORY)
-		fm_fail(err, "no memory for the list of leases");
 	if (holds->n)
 		qsort(holds->list, holds->n, sizeof(*holds->list), by_block);
 	return err;
