@@ -26,6 +26,10 @@ struct fm_policy_ops {
 	void (*destroy)(void *state);
 	void (*insert)(void *state, uint32_t entry, const struct fm_policy_block *block,
 		       uint64_t now);
+	/* The same of what an earlier process left, before anything else: nothing is learned from
+	 * it. NULL: as insert. */
+	void (*restore)(void *state, uint32_t entry, const struct fm_policy_block *block,
+			uint64_t now);
 	/* Each block of a chain that was used, the last one first. */
 	void (*touch)(void *state, uint32_t entry, uint64_t now);
 	/* When the block will be used again (0: unknown), and that a use of it counts 2^priority

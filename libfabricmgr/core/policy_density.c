@@ -56,6 +56,10 @@ struct density {
 	uint32_t entries_max, ghost_count, free_visit;
 	uint32_t last_touched;
 	uint32_t hand, ghost_hand;
+	/* Of the block that was restored last. */
+	struct fm_traits restored;
+	double restored_key;
+	bool has_restored;
 };
 
 static void density_destroy(void *state)
@@ -247,14 +251,13 @@ static void use(struct density *density, struct block *block, uint32_t visit, ui
 	visit_hold(density, block, visit);
 }
 
-static void density_insert(void *state, uint32_t entry, const struct fm_policy_block *block,
-			   uint64_t now)
+/* The block is known from now on, and has no place in the order yet. */
+static void meet(struct density *density, uint32_t entry, const struct fm_policy_block *block,
+		 uint64_t now)
 {
-	struct density *density = state;
 	struct block *new = &density->blocks[entry], *parent = NULL;
 	uint32_t visit, slot = NONE;
 
-	sweep(density, now);
 	density->last_touched = NONE;
 	if (block->parent == NONE) {
 		visit = visit_open(density, now);
@@ -293,6 +296,31 @@ static void density_insert(void *state, uint32_t entry, const struct fm_policy_b
 		visit_drop(density, ghost);
 	}
 	visit_hold(density, new, visit);
+}
+
+/* All of them are of one age, and nothing was learned yet: few differ in what they promise. */
+static void density_restore(void *state, uint32_t entry, const struct fm_policy_block *block,
+			    uint64_t now)
+{
+	struct density *density = state;
+	struct fm_traits traits;
+
+	meet(density, entry, block, now);
+	traits = traits_of(density, &density->blocks[entry]);
+	if (!density->has_restored || memcmp(&traits, &density->restored, sizeof(traits)))
+		density->restored_key = fm_hazard_density(&density->hazard, &traits, 0);
+	density->restored = traits;
+	density->has_restored = true;
+	fm_leaves_add(&density->leaves, entry, block->parent, block->list, density->restored_key);
+}
+
+static void density_insert(void *state, uint32_t entry, const struct fm_policy_block *block,
+			   uint64_t now)
+{
+	struct density *density = state;
+
+	sweep(density, now);
+	meet(density, entry, block, now);
 	fm_leaves_add(&density->leaves, entry, block->parent, block->list, 0);
 	refresh(density, entry, now);
 }
@@ -418,6 +446,7 @@ const struct fm_policy_ops fm_policy_density = {
 	.create = density_create,
 	.destroy = density_destroy,
 	.insert = density_insert,
+	.restore = density_restore,
 	.touch = density_touch,
 	.hint = density_hint,
 	.remove = density_remove,

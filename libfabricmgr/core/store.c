@@ -438,14 +438,20 @@ int fm_store_seal(struct fm_store *store, struct fm_owner *owner, const struct f
 	return 0;
 }
 
-void fm_store_rank(struct fm_store *store, uint32_t entry)
+static struct fm_policy_block rank_of(const struct fm_store *store, uint32_t entry)
 {
 	const struct fm_entry *e = &store->index.entries[entry];
-	struct fm_policy_block block = {
+
+	return (struct fm_policy_block){
 		.list = fm_slots_class(FM_HIGH(e->place), store->nodes[entry].pages),
 		.parent = store->nodes[entry].parent,
 		.name = e->key[0],
 	};
+}
+
+void fm_store_rank(struct fm_store *store, uint32_t entry)
+{
+	struct fm_policy_block block = rank_of(store, entry);
 
 	store->policy->insert(store->policy_state, entry, &block, store->now);
 }
@@ -762,6 +768,7 @@ void fm_store_restore(struct fm_store *store, uint32_t entry, enum fabricmgr_blo
 		      struct fm_owner *owner, uint64_t expires)
 {
 	struct fm_node *node = &store->nodes[entry];
+	struct fm_policy_block block;
 
 	node->expires = expires;
 	/* Whether it was shown to others is forgotten; those who joined it have their leases. */
@@ -787,7 +794,9 @@ void fm_store_restore(struct fm_store *store, uint32_t entry, enum fabricmgr_blo
 		node->stamp = ++store->tick;
 		fm_slots_touch(&store->slots, FM_LOW(store->index.entries[entry].place),
 			       store->tick);
-		fm_store_rank(store, entry);
+		block = rank_of(store, entry);
+		(store->policy->restore ? store->policy->restore : store->policy->insert)(
+			store->policy_state, entry, &block, store->now);
 		store->counters.sealed++;
 		break;
 	case FABRICMGR_BLOCK_FREE:

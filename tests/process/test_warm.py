@@ -182,7 +182,7 @@ print("right", checked, flush=True)
 
 
 def test_many_kills_under_load(system):
-    held = Held(system, size="16M")
+    held = Held(system, size="32M")
     stop = f"{system.folder}/stop"
     clients = [subprocess.Popen([sys.executable, "-c", SURVIVOR, os.path.dirname(pool_client.__file__),
                                  system.socket, str(i), stop], stdout=subprocess.PIPE, text=True,
@@ -203,7 +203,7 @@ def test_many_kills_under_load(system):
     until(lambda: held.kept()["clients"] == 0)
     until(lambda: system.control("status")["blocks"]["staging"] == 0)
     system.control("evict")
-    assert system.control("status")["used_bytes"] == 0
+    until(lambda: system.control("status")["used_bytes"] == 0)  # given up ones are freed a moment later
 
 
 def test_an_upgrade_starts_what_stands_at_the_path_now(system):
