@@ -67,7 +67,7 @@ COMMANDS = {
         "--allow-uid": USERS, "--allow-gid": USERS, "--client-staging": SCAN, "--redis-tenant": ("",),
         "--check": SWITCH, "--redis": ("",), "--redis-password-file": ("",), "--redis-names": SCAN,
         "--redis-behind-proxy": SWITCH, "--metrics": LISTEN[:-3],
-        "--metrics-behind-proxy": SWITCH, "--log-level": ("", "loud", "INFO"),
+        "--metrics-behind-proxy": SWITCH, "--metrics-users": USERS, "--log-level": ("", "loud", "INFO"),
         "--log-target": ("", "syslog"), "--help": SWITCH,
         "--version": SWITCH},
     "fabric-sim replay": {

@@ -3,6 +3,7 @@
 gets nothing of another's."""
 import array
 import ctypes
+import http.client
 import json
 import os
 import signal
@@ -346,6 +347,28 @@ def test_figures_of_others_are_for_root_alone(node):
     other.detach()
 
 
+def test_figures_over_http_are_for_root_and_named_users(system, folder):
+    if os.geteuid():
+        pytest.skip("needs root, to become another user")
+
+    def status_of(node, path):
+        link = http.client.HTTPConnection("127.0.0.1", node.port, timeout=30)
+        link.request("GET", path)
+        return link.getresponse().status
+    node = Node(system, folder)
+
+    def refused():
+        assert [status_of(node, path) for path in ("/metrics", "/", "/healthz")] == [403, 403, 200]
+    as_nobody(refused)
+    assert "tenant_held_bytes" in node.metrics()
+    assert node.daemon.stop() == 0
+    node = Node(system, folder, POOLS.replace("[metrics]\n", "[metrics]\nusers = 1, 65534\n"))
+
+    def served():
+        assert [status_of(node, path) for path in ("/metrics", "/", "/healthz")] == [200, 200, 200]
+    as_nobody(served)
+
+
 def test_redis_clients_act_for_a_groups_only_tenant(system, folder):
     node = Node(system, folder, POOLS + f"[group lone]\nredis = unix:{folder}/redis.sock\n")
     with socket.socket(socket.AF_UNIX) as link:
@@ -383,3 +406,17 @@ def test_a_tenants_share_of_the_log_holds_and_outlives_the_daemon(system, folder
     assert node.quota("research")["batch"]["held_bytes"] == 8 * MIB
     batch.detach()
     assert again.daemon.stop() == 0
+
+
+def test_an_engine_has_the_salt_of_its_tenant(node, tiny_model):
+    """It is part of the engine's namespace, without being told to it: the same prompt has other keys."""
+    def blocks_after(tenant):
+        out = subprocess.run([f"{BIN}/fabric-engine", "run", "-m", tiny_model, "--json", "--pool-socket",
+                              node.socket("research"), "--tokens", ",".join(str(n) for n in range(1, 100)),
+                              "--max-tokens", "1"], capture_output=True, text=True, check=False, timeout=60,
+                             env={**os.environ, "FABRICMGR_TENANT": tenant})
+        assert out.returncode == 0, out.stderr
+        return node.quota("research")[tenant]["blocks"]
+    n = blocks_after("search")
+    assert n > 0 and blocks_after("search") == n  # found again
+    assert blocks_after("batch") == n             # what search has was not found

@@ -291,7 +291,7 @@ START_TEST(quotas_hold_and_change_while_it_runs)
 	struct fm_server_options options = {.tenants = two_tenants, .n_tenants = 2};
 	struct fm_tenant_options next[2];
 	struct fm_tenant_quotas quotas = {FM_QUOTA_KEEP, 4 << 20, FM_QUOTA_KEEP, FM_QUOTA_KEEP,
-					 FM_QUOTA_KEEP};
+					  FM_QUOTA_KEEP};
 	struct fm_pool *root, *search, *batch;
 	struct fm_block blocks[4];
 	int err;
@@ -344,6 +344,58 @@ START_TEST(quotas_hold_and_change_while_it_runs)
 }
 END_TEST
 
+struct waiting {
+	struct fm_pool *pool;
+	struct fm_block block;
+	int err;
+};
+
+static void *stage_patiently(void *argument)
+{
+	struct waiting *waiting = argument;
+
+	waiting->err = fm_block_stage(waiting->pool, 4 << 20, 1, &waiting->block, 300000000000ull);
+	return NULL;
+}
+
+START_TEST(only_so_many_requests_of_a_tenant_wait)
+{
+	struct fm_server_options options = {.tenants = two_tenants, .n_tenants = 2};
+	struct fm_tenant_quotas quotas = {FM_QUOTA_KEEP, FM_QUOTA_KEEP, 0, 1, FM_QUOTA_KEEP};
+	struct fm_block blocks[2], more;
+	struct waiting waiting = {0};
+	struct fm_pool *root;
+	pthread_t waiter;
+	int err;
+
+	start(&options);
+	root = attach(&err);
+	waiting.pool = attach_for("batch", &err);
+	ck_assert_int_eq(fm_pool_set_quotas(root, "batch", &quotas), 0);
+	ck_assert_int_eq(fm_block_stage(waiting.pool, 4 << 20, 2, blocks, 1), 0);
+	/* All that others are not guaranteed may be staged, which is its maximum here. */
+	ck_assert_int_eq(fm_block_stage(waiting.pool, 4096, 1, &more, 1), FM_ERR_LIMIT);
+	fm_block_discard(waiting.pool, &blocks[1], 1);
+	ck_assert_int_eq(put(waiting.pool, 1, 4 << 20), 0);
+	ck_assert_int_eq(fm_pool_acquire(waiting.pool, &(struct fm_key){{1, [3] = 1}}, 1, &more),
+			 1);
+	/* One block staged, one leased: the next one waits until the lease ends. */
+	ck_assert_int_eq(pthread_create(&waiter, NULL, stage_patiently, &waiting), 0);
+	while (info_of(root, 2).requests != 1)
+		usleep(1000);
+	ck_assert_int_eq(fm_block_stage(waiting.pool, 4 << 20, 1, &blocks[1], 300000000000ull),
+			 FM_ERR_LIMIT);
+	ck_assert_ptr_nonnull(strstr(fm_error_detail(), "(requests)"));
+	fm_block_release(waiting.pool, &more, 1);
+	pthread_join(waiter, NULL);
+	ck_assert_int_eq(waiting.err, 0);
+	ck_assert_uint_eq(info_of(root, 2).requests, 0);
+	fm_pool_detach(waiting.pool);
+	fm_pool_detach(root);
+	stop();
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("pool_limits");
@@ -357,6 +409,7 @@ int main(void)
 	tcase_add_test(cases, one_client_does_not_stage_the_whole_pool);
 	tcase_add_test(cases, each_user_acts_for_its_tenant_and_sees_no_other);
 	tcase_add_test(cases, quotas_hold_and_change_while_it_runs);
+	tcase_add_test(cases, only_so_many_requests_of_a_tenant_wait);
 	suite_add_tcase(suite, cases);
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);

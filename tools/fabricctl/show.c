@@ -98,38 +98,49 @@ static void show_kept(const struct fm_pool_info *info)
 		       (unsigned long long)info->kept_leases);
 }
 
+/* The sharing group, which the first tenant that is seen tells. */
+static int ask_group(struct ctl *ctl, char group[32])
+{
+	struct ctl_tenants *tenants = ctl_tenants(ctl);
+
+	snprintf(group, 32, "%s", tenants ? tenants->list[0].group : "");
+	free(tenants);
+	return tenants ? 0 : -1;
+}
+
 json_t *ctl_info_json(struct ctl *ctl)
 {
 	struct fm_pool_info info = {.size = sizeof(info)};
+	char group[32];
 
-	if (fm_pool_info(ctl->pool, &info))
+	if (fm_pool_info(ctl->pool, &info) || ask_group(ctl, group))
 		return NULL;
-	return json_pack("{s:s, s:s, s:i, s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:o, s:o}",
-			 "version", fm_version(), "tenant", fm_pool_tenant(ctl->pool), "protocol",
-			 (int)info.protocol, "daemon_pid", (int)info.daemon_pid, "memory",
-			 info.rung, "memory_reason", info.rung_reason, "loop", info.loop,
-			 "loop_reason", info.loop_reason, "policy", info.policy, "total_bytes",
-			 (json_int_t)info.total_bytes, "entries_max", (json_int_t)info.entries_max,
-			 "kernel_module", kernel_module, "kept", kept_json(&info), "nvme",
-			 nvme_json(&info));
+	return json_pack(
+		"{s:s, s:s, s:s, s:i, s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:o, s:o}",
+		"version", fm_version(), "group", group, "tenant", fm_pool_tenant(ctl->pool),
+		"protocol", (int)info.protocol, "daemon_pid", (int)info.daemon_pid, "memory",
+		info.rung, "memory_reason", info.rung_reason, "loop", info.loop, "loop_reason",
+		info.loop_reason, "policy", info.policy, "total_bytes",
+		(json_int_t)info.total_bytes, "entries_max", (json_int_t)info.entries_max,
+		"kernel_module", kernel_module, "kept", kept_json(&info), "nvme", nvme_json(&info));
 }
 
 int ctl_info(struct ctl *ctl)
 {
 	struct fm_pool_info info = {.size = sizeof(info)};
-	char bytes[32], tables[32];
+	char bytes[32], tables[32], group[32];
 
 	if (ctl->is_json) {
 		json_t *object = ctl_info_json(ctl);
 
 		return object ? ctl_print(object) : ctl_fail("info");
 	}
-	if (fm_pool_info(ctl->pool, &info))
+	if (fm_pool_info(ctl->pool, &info) || ask_group(ctl, group))
 		return ctl_fail("info");
 	printf("%-12s %s, protocol %u\n", "version", fm_version(), info.protocol);
 	printf("%-12s pid %u, incarnation %016llx\n", "daemon", info.daemon_pid,
 	       (unsigned long long)info.incarnation);
-	printf("%-12s %s\n", "tenant", fm_pool_tenant(ctl->pool));
+	printf("%-12s %s of group %s\n", "tenant", fm_pool_tenant(ctl->pool), group);
 	print_rung("memory", info.rung, info.rung_reason);
 	print_rung("loop", info.loop, info.loop_reason);
 	printf("%-12s %s in chunks of 4 MiB\n", "size", ctl_bytes(info.total_bytes, bytes));

@@ -76,7 +76,8 @@ static int serve(const struct settings *line, struct settings *settings)
 	}
 	err = groups_start(&groups, settings);
 	if (!err)
-		err = metrics_start(&settings->metrics, &groups, &metrics);
+		err = metrics_start(&settings->metrics, &settings->metrics_users, &groups,
+				    &metrics);
 	if (!err)
 		err = control_start(&control, line, settings, &groups, metrics);
 	if (err) {

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <microhttpd.h>
 
@@ -17,12 +18,15 @@
 #include "command_line.h"
 #include "groups.h"
 #include "metrics.h"
+#include "peer.h"
 
 enum { CONNECTIONS_MAX = 32, IDLE_SECONDS = 10 };
 
 struct metrics {
 	struct MHD_Daemon *daemon; /* NULL: stopped */
 	struct groups *groups;
+	struct ids users;
+	bool is_behind_proxy;
 	/* Attached by the first request, which meets the pools serving. */
 	struct fm_pool *pools[SHARING_GROUPS_MAX];
 };
@@ -371,6 +375,26 @@ static int load(struct metrics *metrics, struct all_figures *all)
 	return err;
 }
 
+/* A tenant must not learn another's figures. Behind a proxy, who asks from elsewhere is its affair.
+ */
+static bool may_see(const struct metrics *metrics, struct MHD_Connection *connection)
+{
+	const union MHD_ConnectionInfo *info =
+		MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+	uint32_t uid;
+
+	if (!metrics->groups->list[0].settings->sharing.n_tenants)
+		return true;
+	if (!info)
+		return false;
+	if (!peer_user(info->connect_fd, &uid))
+		return metrics->is_behind_proxy && peer_is_far(info->connect_fd);
+	for (uint32_t i = 0; i < metrics->users.n; i++)
+		if (metrics->users.list[i] == uid)
+			return true;
+	return uid == 0 || uid == geteuid();
+}
+
 /* @text is freed. */
 static enum MHD_Result answer(struct MHD_Connection *connection, unsigned int status,
 			      const char *type, char *text, size_t length)
@@ -430,6 +454,11 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
 	if (!is_page && !is_metrics && strcmp(path, "/healthz"))
 		return answer_text(connection, MHD_HTTP_NOT_FOUND,
 				   "there are /, /metrics and /healthz%s\n", "");
+	if ((is_page || is_metrics) && !may_see(context, connection))
+		return answer_text(connection, MHD_HTTP_FORBIDDEN,
+				   "figures of tenants are for root, the daemon's user and those "
+				   "whom [metrics] users names%s\n",
+				   "");
 	all = calloc(1, sizeof(*all));
 	if (!all)
 		return MHD_NO;
@@ -477,7 +506,8 @@ int metrics_check(const char *what, const struct metrics_flags *flags)
 	return flags->listen ? parse(what, flags, &address, host) : 0;
 }
 
-int metrics_start(const struct metrics_flags *flags, struct groups *groups, struct metrics **out)
+int metrics_start(const struct metrics_flags *flags, const struct ids *users, struct groups *groups,
+		  struct metrics **out)
 {
 	unsigned int mode = MHD_USE_EPOLL_INTERNAL_THREAD;
 	const union MHD_DaemonInfo *info;
@@ -495,7 +525,8 @@ int metrics_start(const struct metrics_flags *flags, struct groups *groups, stru
 	metrics = calloc(1, sizeof(*metrics));
 	if (!metrics)
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory for the metrics");
-	*metrics = (struct metrics){.groups = groups};
+	*metrics = (struct metrics){
+		.groups = groups, .users = *users, .is_behind_proxy = flags->is_behind_proxy};
 	if (address.ss_family == AF_INET6)
 		mode |= MHD_USE_IPv6;
 	errno = 0;

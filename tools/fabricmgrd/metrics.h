@@ -14,13 +14,17 @@ struct metrics_flags {
 	bool is_behind_proxy;
 };
 
+struct ids;
+
 struct groups;
 struct metrics;
 
 /* Whether it may listen there; @what names the address in the message. */
 int metrics_check(const char *what, const struct metrics_flags *flags);
-/* Listens, on a thread of its own; *@out NULL when no address is given. */
-int metrics_start(const struct metrics_flags *flags, struct groups *groups, struct metrics **out);
+/* Listens, on a thread of its own; *@out NULL when no address is given. Where there are tenants,
+ * root, the daemon's user and @users see figures, and nobody else of this machine. */
+int metrics_start(const struct metrics_flags *flags, const struct ids *users, struct groups *groups,
+		  struct metrics **out);
 /* Stops serving, while the pool still answers; from one thread at a time. NULL is ignored. */
 void metrics_stop(struct metrics *metrics);
 /* Stops, if it serves still, and frees. NULL is ignored. */

@@ -173,6 +173,13 @@ static int take_metrics(struct settings *settings, const char *what, const char 
 	return metrics_check(what, &(struct metrics_flags){value, true});
 }
 
+static int take_metrics_users(struct settings *settings, const char *what, const char *value,
+			      uint32_t n)
+{
+	(void)n;
+	return ids_parse(what, value, false, &settings->metrics_users);
+}
+
 static int take_metrics_proxy(struct settings *settings, const char *what, const char *value,
 			      uint32_t n)
 {
@@ -384,6 +391,12 @@ const struct setting settings_table[] = {
 	 .help = "TLS and keys are a proxy's: other addresses than loopback are allowed",
 	 .fallback = "no",
 	 .take = take_metrics_proxy},
+	{.section = "metrics",
+	 .key = "users",
+	 .flag = "metrics-users",
+	 .argument = "USERS",
+	 .help = "who sees them where there are tenants, besides root and the daemon's user",
+	 .take = take_metrics_users},
 	{.section = "log",
 	 .key = "level",
 	 .flag = "log-level",

@@ -36,6 +36,7 @@ struct settings {
 	char *read_from;       /* the file that was read; NULL: none */
 	bool is_group;	       /* of a sharing group other than that of [pool] */
 	struct ids uids, gids; /* who may attach without being a tenant's */
+	struct ids metrics_users;
 	struct sharing sharing;
 	struct {
 		char *values[SETTING_VALUES_MAX];
