@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A client of the pool through libfabricmgr.so, for process tests; run as a script it churns.
 
-`pool_client.py SOCKET SEED [devices]` stages, seals, acquires and releases at random until it is
-killed; it prints "churning" once it has begun. A block's bytes follow from its key, so that whoever
-acquires it can tell a wrong one.
+`pool_client.py SOCKET SEED [devices]` stages, seals, acquires and releases at random, blocks and groups of
+them, until it is killed; it prints "churning" once it has begun. A block's bytes follow from its key, so that
+whoever acquires it can tell a wrong one; and whoever has one of a group can have all.
 """
 import ctypes as c
 import hashlib
 import os
 import random
 import sys
+import time
 
 # FABRICMGR_LIB: this process is not built with the sanitizer that the programs may be built with.
 LIB = os.environ.get("FABRICMGR_LIB") or os.path.join(
@@ -17,6 +18,7 @@ LIB = os.environ.get("FABRICMGR_LIB") or os.path.join(
         os.path.dirname(os.path.abspath(__file__)), "../../build/release"), "libfabricmgr.so")
 READ_ONLY, DEVICES = 1, 2
 EXISTS, DISCONNECTED = -3, -8
+MEMBERS, FIRST_GROUP, GROUPS = 3, 100000, 40
 
 
 class Key(c.Structure):
@@ -36,7 +38,7 @@ class Block(c.Structure):
 
 class Seal(c.Structure):
     _fields_ = [("block", c.POINTER(Block)), ("key", Key), ("parent", c.POINTER(Key)),
-                ("result", c.c_int)]
+                ("result", c.c_int), ("flags", c.c_uint32)]
 
 
 def key_of(n):
@@ -76,7 +78,7 @@ class Pool:
         return blocks
 
     def seal(self, block, n):
-        seal = Seal(c.pointer(block), key_of(n), None, 0)
+        seal = Seal(c.pointer(block), key_of(n), None, 0, 0)
         return self.lib.fm_block_seal(self.handle, bytes(32), c.byref(seal), c.c_size_t(1))
 
     def put(self, n, length):
@@ -86,6 +88,17 @@ class Pool:
             self.lib.fm_block_discard(self.handle, c.byref(block), c.c_size_t(1))
             return None
         return block
+
+    def put_group(self, first, length):
+        """Members first, first + 1, ... as one; False: they are there, as one or as another's."""
+        blocks, seals = self.stage(length, MEMBERS), (Seal * MEMBERS)()
+        for i, (block, seal) in enumerate(zip(blocks, seals)):
+            c.memmove(block.data, bytes_of(first + i, length), length)
+            seal.block, seal.key = c.pointer(block), key_of(first + i)
+        result = self.lib.fm_group_seal(self.handle, bytes(32), seals, c.c_size_t(MEMBERS))
+        self.lib.fm_block_release(self.handle, blocks, c.c_size_t(MEMBERS))
+        self.lib.fm_block_discard(self.handle, blocks, c.c_size_t(MEMBERS))
+        return result == 0 or self.check(0 if result == EXISTS else result) != 0
 
     def acquire(self, n):
         block = Block()
@@ -110,12 +123,40 @@ class Pool:
         self.lib.fm_pool_detach(self.handle)
 
 
+def look_at_group(pool, first, length):
+    """Whoever has leased one member leases the others, as long as that one is found: a daemon that takes over lets
+    groups go, as a whole."""
+    last = first + MEMBERS - 1
+    one = pool.acquire(last)
+    if not one:
+        return False
+    for i in range(MEMBERS - 1):
+        deadline = time.monotonic() + 30
+        # It looks again while an eviction is being thought about, but not for ever.
+        while not (other := pool.acquire(first + i)):
+            if not pool.is_connected():
+                raise OSError(-DISCONNECTED, "the daemon is gone, perhaps in the middle of an eviction")
+            if not (again := pool.acquire(last)):
+                break
+            pool.release(again)
+            assert time.monotonic() < deadline, f"half a group: {first + i} is not there"
+        if other:
+            assert c.string_at(other.data, other.length) == bytes_of(first + i, length), "a wrong byte"
+            pool.release(other)
+    pool.release(one)
+    return True
+
+
 def churn(socket, seed, flags):
     pool, chance, held = Pool(socket, flags), random.Random(seed), []
     print("churning", flush=True)
     while True:
         n = chance.randrange(300)
         length = (5000, 70000, 400000)[n % 3]
+        if chance.random() < 0.2:
+            first = FIRST_GROUP + chance.randrange(GROUPS) * MEMBERS
+            if not look_at_group(pool, first, (3000, 50000)[first % 2]):
+                pool.put_group(first, (3000, 50000)[first % 2])
         if chance.random() < 0.3:
             pool.stage(length, chance.randrange(1, 5))[0]  # left staged, until the end of us
         block = pool.acquire(n) or pool.put(n, length)

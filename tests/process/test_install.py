@@ -63,6 +63,7 @@ def test_the_library_exports_what_the_header_promises(root):
 
 # What each program of Documentation/examples prints, every time that it runs.
 EXAMPLES = {
+    "layers": "layer 0: 'a'\nlayer 1: 'b'\nlayer 2: 'c'\nlayer 3: 'd'\n",
     "put_get": "65536 bytes, first 'x'\n",
     "queue": "200000 bytes, last 'a'\n200000 bytes, last 'b'\n",
 }
@@ -88,7 +89,8 @@ def test_programs_build_and_run_against_it(root, tmp_path, compiler):
         environment = {**os.environ, "FABRICMGR_SOCKET": socket, "LD_LIBRARY_PATH": f"{root}/lib"}
         for name, says in EXAMPLES.items():
             run(*compiler, "-Wall", "-Wextra", "-Werror", "-pedantic-errors",
-                f"{TOP}/Documentation/examples/{name}.c", "-x", "none", "-o", f"{tmp_path}/{name}", *flags)
+                f"{TOP}/Documentation/examples/{name}.c", "-x", "none", "-o", f"{tmp_path}/{name}", *flags,
+                "-pthread")
             for _ in range(2):  # the second time it is there already
                 assert run(f"{tmp_path}/{name}", env=environment) == says
         assert "3 sealed" in run(f"{root}/bin/fabricctl", "--socket", socket, "status")
