@@ -151,6 +151,9 @@
 /* How often the daemon looks whether a client of an earlier one still has its lease table. */
 #define FM_KEPT_PROBE_NS (50 * FM_NS_PER_MS)
 
+/* How long it looks at most, so that it serves others meanwhile. */
+#define FM_KEPT_PROBE_MAX_NS (2 * FM_NS_PER_MS)
+
 /* A service manager that does not read for so long is not told. */
 #define FM_SERVICE_SECONDS 2
 

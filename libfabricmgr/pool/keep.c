@@ -254,7 +254,7 @@ void fm_keep_forget(struct fm_session *session)
 
 /* ---- clients of earlier daemons ---- */
 
-void fm_kept_end(struct fm_keep *keep, struct fm_kept *kept)
+static void kept_end(struct fm_keep *keep, struct fm_kept *kept)
 {
 	struct fm_server *server = keep->server;
 	struct fm_kept **link = &keep->kept;
@@ -273,15 +273,27 @@ void fm_kept_end(struct fm_keep *keep, struct fm_kept *kept)
 	free(kept);
 }
 
-static void probe(struct fm_keep *keep)
+void fm_kept_probe(struct fm_keep *keep, uint64_t now)
 {
-	struct fm_kept *kept, *next;
+	uint64_t end = now;
 
-	for (kept = keep->kept; kept; kept = next) {
-		next = kept->next;
-		if (fm_region_has_ended(kept->fd))
-			fm_kept_end(keep, kept);
+	/* Each one, the first of the list last. */
+	for (uint32_t n = keep->n_kept; n && end - now < FM_KEPT_PROBE_MAX_NS; n--) {
+		struct fm_kept *kept = keep->kept, **last = &keep->kept;
+
+		if (fm_region_has_ended(kept->fd)) {
+			kept_end(keep, kept);
+		} else {
+			keep->kept = kept->next;
+			while (*last)
+				last = &(*last)->next;
+			*last = kept;
+			kept->next = NULL;
+		}
+		end = fm_clock_ns();
 	}
+	/* The kernel waits for memory that is pinned: who pins it shall not stop the others. */
+	keep->probe_at = end + FM_KEPT_PROBE_NS + 20 * (end - now);
 }
 
 void fm_keep_all_are_there(const struct fm_keep *keep)
@@ -297,10 +309,8 @@ void fm_keep_run(struct fm_keep *keep, uint64_t now)
 {
 	if (!keep)
 		return;
-	if (keep->kept && now >= keep->probe_at) {
-		probe(keep);
-		keep->probe_at = now + FM_KEPT_PROBE_NS;
-	}
+	if (keep->kept && now >= keep->probe_at)
+		fm_kept_probe(keep, fm_clock_ns());
 }
 
 uint64_t fm_keep_next(const struct fm_keep *keep)

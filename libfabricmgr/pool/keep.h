@@ -115,7 +115,7 @@ uint32_t fm_state_arena_checksum(const struct fm_state_arena *arena);
 uint32_t fm_state_client_checksum(const struct fm_state_client *client);
 void fm_keep_name(const struct fm_keep *keep, char name[FM_SERVICE_NAME], const char *kind,
 		  uint32_t number);
-/* Its holds count no more; the list no longer has it. */
-void fm_kept_end(struct fm_keep *keep, struct fm_kept *kept);
+/* Ends those that have gone. */
+void fm_kept_probe(struct fm_keep *keep, uint64_t now);
 
 #endif

@@ -492,7 +492,6 @@ int fm_keep_resume(struct fm_server *server, const struct fm_policy_ops *policy,
 	struct fm_keep *keep = server->keep;
 	struct fm_recovery recovery = {.sealed = 0};
 	uint64_t start = fm_clock_ns();
-	struct fm_kept *kept, *next;
 	int err = take_memory(server);
 
 	if (!err) {
@@ -507,11 +506,7 @@ int fm_keep_resume(struct fm_server *server, const struct fm_policy_ops *policy,
 	}
 	if (recovery.highest_id >= server->next_client_id)
 		server->next_client_id = recovery.highest_id + 1;
-	for (kept = keep->kept; kept; kept = next) {
-		next = kept->next;
-		if (fm_region_has_ended(kept->fd))
-			fm_kept_end(keep, kept);
-	}
+	fm_kept_probe(keep, fm_clock_ns());
 	punch_the_rest(server);
 	snprintf(keep->state->program, sizeof(keep->state->program), "%s", fm_version());
 	keep->state->checksum = fm_state_checksum(keep->state);
