@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -55,9 +56,31 @@ class Launcher(launcher.System):
             self.users.router_deaths += 1
 
 
+class Child:
+    """The daemon that a holder has started."""
+
+    def __init__(self, holder):
+        self.holder = holder
+
+    @property
+    def pid(self):
+        with open(f"/proc/{self.holder.pid}/task/{self.holder.pid}/children", encoding="utf-8") as file:
+            return int((file.read().split() or [0])[0])
+
+    def poll(self):
+        return None if self.pid else 0
+
+    def kill(self):
+        pid = self.pid
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+
+
 class Node:
-    def __init__(self, folder, seed, fault=None, n_users=4, n_pool_clients=2):
-        self.folder, self.chance = folder, random.Random(seed)
+    """@is_held: the daemon runs under fabricmgr-holder, and every death of it keeps the pool."""
+
+    def __init__(self, folder, seed, fault=None, n_users=4, n_pool_clients=2, is_held=False):
+        self.folder, self.chance, self.is_held = folder, random.Random(seed), is_held
         self.file = KillFile(f"{folder}/kills")
         model = tiny_gguf.write(f"{folder}/tiny.gguf", layers=4, dim=256, heads=4, kv_heads=4)
         prompts = make_prompts(model, 24, seed)
@@ -72,6 +95,8 @@ class Node:
                                                 "--deadline", "30", "--model-name", "tiny"],
                                      "prefill worker": ["--threads", "1"],
                                      "decode worker": ["--threads", "1"]})
+        if is_held:
+            self.system.daemon.command[:0] = [f"{BIN}/fabricmgr-holder", "--restarts", "100000", "--"]
         self.system.start()
         self.users = self.system.users = Users(self.system, prompts, seed, n_users)
         self.pool_clients = PoolClients(folder, self.system.socket, environment("client"), seed,
@@ -92,11 +117,17 @@ class Node:
     # ---- killing ----
 
     @property
+    def daemon(self):
+        process = self.system.daemon.process
+        return Child(process) if self.is_held else process
+
+    @property
     def n_kills(self):
         return sum(self.by_step.values()) + sum(self.by_chance.values())
 
     def victims(self):
         found = {program.name: program.process for program in self.system.programs}
+        found["fabricmgrd"] = self.daemon
         for process in self.pool_clients.processes:
             if process:
                 found["pool client"] = process
@@ -203,10 +234,15 @@ class Node:
             blocks = status["blocks"]
             # A tail whose adopter died is on offer until it expires; the last look waits for that.
             staged = blocks["staging"] - (0 if last else blocks["offered"])
-            if not held and not staged and not blocks["quarantine"] and len(status["clients"]) == 4:
+            kept = self.control("info")["kept"]
+            if kept["cold_reason"]:
+                raise Unclean(f"the pool was not taken over: {kept['cold_reason']}")
+            if not held and not staged and not blocks["quarantine"] and not kept["clients"] and \
+                    len(status["clients"]) == 4:
                 break
             if time.monotonic() > end:
-                raise Unclean(f"left behind: {held} leases, {staged} staged blocks, "
+                raise Unclean(f"left behind: {held} leases, {kept['clients']} clients of daemons before, "
+                              f"{staged} staged blocks, "
                               f"{len(status['clients'])} clients (fabricctl, router, 2 workers are 4): "
                               f"{status}")
             time.sleep(0.05)
@@ -235,14 +271,14 @@ class Node:
     def check_descriptors(self):
         end = time.monotonic() + 5
         while True:  # fabricctl has gone, but the daemon may not have noticed yet
-            n = len(os.listdir(f"/proc/{self.system.daemon.process.pid}/fd"))
+            n = len(os.listdir(f"/proc/{self.daemon.pid}/fd"))
             if n <= (self.plain or 0):
                 return
             if time.monotonic() > end:
                 break
             time.sleep(0.02 if self.plain else 1)
             if self.plain is None:
-                self.plain = len(os.listdir(f"/proc/{self.system.daemon.process.pid}/fd"))
+                self.plain = len(os.listdir(f"/proc/{self.daemon.pid}/fd"))
         raise Unclean(f"the daemon has {n} descriptors open, {self.plain} in the beginning")
 
     def check_mappings(self):
@@ -251,7 +287,7 @@ class Node:
             with open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
                 return {line.split()[4] for line in maps if "memfd:fabricmgr-index" in line}
 
-        alive = inodes(self.system.daemon.process.pid)
+        alive = inodes(self.daemon.pid)
         for program in self.system.programs[1:]:
             dead = inodes(program.process.pid) - alive
             if dead:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node under real requests whose processes are killed, at every step of every protocol and by
-chance. KILLS=500 and SEED=n make it longer and another (`make check-kills`).
+chance. KILLS=500 and SEED=n make it longer and another (`make check-kills`); with HELD=1 the daemon runs
+under fabricmgr-holder, and none of its deaths may lose the pool.
 
 Needs build/kill (make VARIANT=kill programs), in which the steps are marked.
 """
@@ -12,6 +13,7 @@ from node import ROLES, Node, Unclean
 
 KILLS = int(os.environ.get("KILLS", "50"))
 SEED = int(os.environ.get("SEED", "1"))
+IS_HELD = bool(os.environ.get("HELD"))
 
 
 def kill_often(node, n, look_every=10):
@@ -31,7 +33,7 @@ def kill_often(node, n, look_every=10):
 
 def test_nothing_is_lost_or_left_or_wrong(capsys):
     with tempfile.TemporaryDirectory(prefix="fabricmgr-kills-") as folder, capsys.disabled():
-        node = Node(folder, SEED)
+        node = Node(folder, SEED, is_held=IS_HELD)
         kill_often(node, KILLS)
     killed = {name.split()[0] for name in node.by_step}
     assert killed == {*ROLES.values(), "client"}, f"only {killed} were killed at a step"
