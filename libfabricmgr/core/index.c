@@ -147,7 +147,9 @@ static uint32_t find_at(const struct fm_index *index, struct place place, const 
 			entry = &index->entries[FM_LOW(slot) - 1];
 			/* Acquire: pairs with the release that made it SEALED; fields follow. */
 			*word = fm_load_acquire(&entry->word);
-			state = fm_index_state(index, FABRICMGR_WORD_STATE(*word));
+			state = FABRICMGR_WORD_STATE(*word);
+			if (__builtin_expect(FABRICMGR_IS_GROUPED(state), 0))
+				state = fm_index_state(index, state);
 			/* Relaxed: a key of a later generation is found out by fm_lease_take();
 			 * without a lease, the answer is a hint anyway. */
 			if ((state == FABRICMGR_BLOCK_SEALED ||

@@ -36,6 +36,13 @@ void fm_layers_format(char *block, uint64_t length, uint32_t layers, uint32_t la
 	memcpy(block + data + layers * sizeof(uint64_t), &tail, sizeof(tail));
 }
 
+void fm_layers_erase(char *block, uint64_t length)
+{
+	if (length >= sizeof(struct fm_layers_tail))
+		memset(block + length - sizeof(struct fm_layers_tail), 0,
+		       sizeof(struct fm_layers_tail));
+}
+
 bool fm_layers_open(const char *block, uint64_t length, struct fm_layers *layers)
 {
 	struct fm_layers_tail *tail;

@@ -33,6 +33,8 @@ struct fm_layers {
 uint64_t fm_layers_block_bytes(uint64_t layers, uint64_t layer_bytes);
 /* A table without a whole layer, at the end of a block of fm_layers_block_bytes(). */
 void fm_layers_format(char *block, uint64_t length, uint32_t layers, uint32_t layer_bytes);
+/* What a block that was here before left of a table at the end of this one is none. */
+void fm_layers_erase(char *block, uint64_t length);
 /* False: no table ends this block. The memory may change at any time: what is read is checked. */
 bool fm_layers_open(const char *block, uint64_t length, struct fm_layers *layers);
 

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/error.h"
+#include "core/layers.h"
 #include "core/tenants.h"
 #include "pool/client.h"
 
@@ -401,6 +402,8 @@ int fm_block_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_bl
 			*block = (struct fm_block){.lease = FM_NO_LEASE};
 			if (!completions[i].result)
 				completions[i].result = take_block(pool, &completions[i], block);
+			if (!completions[i].result)
+				fm_layers_erase(block->data, block->length);
 			if (completions[i].result && !err) {
 				err = completions[i].result;
 				quota = completions[i].quota;

@@ -121,7 +121,7 @@ static void match(uint32_t chains)
 {
 	pthread_t thread = start((uint64_t)chains * CHAIN * 4096 + (64 << 20), chains * CHAIN * 2);
 	double by_keys[50], by_tokens[50];
-	struct fm_key *keys, made[CHAIN];
+	struct fm_key *keys;
 	uint32_t *tokens, at = 1;
 
 	keys = fill_chains(chains, &tokens);
@@ -141,9 +141,8 @@ static void match(uint32_t chains)
 
 			at = at * 1664525u + 1013904223u;
 			chain = tokens + (size_t)((at >> 8) % chains) * CHAIN * PER_BLOCK;
-			need(fm_chain_keys(&ns, chain, CHAIN, PER_BLOCK, NULL, 0, made, NULL),
-			     "keys");
-			if (fm_pool_match(pool, made, CHAIN) != CHAIN)
+			if (fm_pool_match_tokens(pool, &ns, chain, CHAIN * PER_BLOCK, PER_BLOCK,
+						 NULL, 0) != CHAIN)
 				exit(1);
 		}
 		by_tokens[run] = rounds / 10 * CHAIN / (own_time() - begin);

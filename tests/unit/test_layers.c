@@ -157,6 +157,34 @@ START_TEST(layers_are_verified_each_by_itself)
 }
 END_TEST
 
+/* Memory of a block with layers, given to one without: its ranges are verified by nothing. */
+START_TEST(a_table_that_was_left_behind_is_none)
+{
+	struct fm_block block, again;
+	struct fm_seal seal = {.block = &again, .key = {{5}}};
+	static char back[BYTES];
+	struct iovec part = {back, BYTES};
+	struct fm_get_parts get = {.key = seal.key, .parts = &part, .n_parts = 1};
+	const void *place;
+
+	begin(writer, &block, NULL);
+	place = block.data;
+	for (uint32_t layer = 0; layer < LAYERS; layer++)
+		fill(&block, layer);
+	ck_assert_int_eq(fm_layers_seal(writer, &block, 0, LAYERS), 0);
+	fm_block_discard(writer, &block, 1);
+	ck_assert_int_eq(fm_block_stage(writer, block.length, 1, &again, 0), 0);
+	ck_assert_ptr_eq(again.data, place);
+	memset(again.data, 0x11, LAYERS * BYTES); /* and nothing behind that */
+	ck_assert_int_eq(fm_layers_seal(writer, &again, 0, 1), FM_ERR_INVALID);
+	ck_assert_int_eq(fm_block_seal(writer, &ns, &seal, 1), 0);
+	ck_assert_int_eq(fm_pool_get_parts(reader, &get, 1), 1);
+	ck_assert(!get.is_verified);
+	ck_assert_int_eq(back[0], 0x11);
+	fm_block_release(writer, &again, 1);
+}
+END_TEST
+
 START_TEST(what_cannot_be_has_a_name)
 {
 	struct fm_block block, other, joined;
@@ -336,6 +364,7 @@ int main(void)
 	tcase_add_checked_fixture(all, start, stop);
 	tcase_add_test(all, a_reader_that_is_named_reads_layer_by_layer);
 	tcase_add_test(all, layers_are_verified_each_by_itself);
+	tcase_add_test(all, a_table_that_was_left_behind_is_none);
 	tcase_add_test(all, what_cannot_be_has_a_name);
 	tcase_add_loop_test(all, a_writer_that_ends_takes_nothing_from_its_reader, 0, 3);
 	tcase_add_test(all, a_reader_sleeps_until_its_layer_is_there);
