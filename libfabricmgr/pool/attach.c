@@ -102,6 +102,7 @@ static int exchange(struct fm_pool *pool, struct fm_wire_request *request,
 		uint64_t wait = remaining_ms(deadline);
 		int room = *n_fds;
 
+		memset(reply, 0, sizeof(*reply));
 		got = fm_wire_receive(pool->socket, reply, sizeof(*reply), fds, &room);
 		if (got != FM_ERR_BUSY) {
 			*n_fds = got > 0 ? room : 0;
@@ -125,7 +126,8 @@ static int exchange(struct fm_pool *pool, struct fm_wire_request *request,
 		reply->detail[sizeof(reply->detail) - 1] = '\0';
 		return fm_fail(reply->head.result, "%s", reply->detail);
 	}
-	if (reply->head.version != FM_WIRE_VERSION || (size_t)got != sizeof(*reply) ||
+	/* What a daemon of before or later does not say is zero, what it says beyond is not read. */
+	if (reply->head.version != FM_WIRE_VERSION || (size_t)got < FM_WIRE_REPLY_MIN ||
 	    reply->head.type != request->head.type)
 		return fm_fail(FM_ERR_VERSION,
 			       "the daemon speaks version %u of the protocol, this "

@@ -108,6 +108,7 @@ struct fm_wire_evicted {
 struct fm_wire_reply {
 	struct fm_wire_head head;
 	char detail[256];
+	/* Grows at the ends of its members: a reply may be shorter or longer than here. */
 	union {
 		struct fm_wire_hello hello;
 		struct fm_wire_region region;
@@ -119,11 +120,14 @@ struct fm_wire_reply {
 	};
 };
 
+/* A reply that says what became of the request. */
+#define FM_WIRE_REPLY_MIN offsetof(struct fm_wire_reply, hello)
+
 /* Sends one packet with descriptors. 0, FM_ERR_DISCONNECTED, FM_ERR_BUSY (would block), FM_ERR_IO.
  */
 int fm_wire_send(int socket, const void *data, size_t len, const int *fds, int n_fds);
 /* Receives one packet without blocking: its length (0: the peer is gone), FM_ERR_BUSY when there is
- * none, or an error. *@n_fds: room in @fds, then how many came; surplus descriptors are closed. */
+ * none, or an error. Of a longer one the first @len bytes. *@n_fds: room in @fds, then how many came; surplus descriptors are closed. */
 int64_t fm_wire_receive(int socket, void *data, size_t len, int *fds, int *n_fds);
 
 #endif

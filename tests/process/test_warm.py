@@ -392,6 +392,46 @@ def test_the_pool_says_that_nobody_keeps_it(system):
     assert kept["by"] == "nothing" and "neither systemd nor fabricmgr-holder" in kept["reason"]
 
 
+class Between(threading.Thread):
+    """Between clients and their daemon: every reply gets @more zero bytes at its end, or loses them, as
+    if the daemon were of a later or an earlier version than the clients' library."""
+
+    def __init__(self, system, more):
+        super().__init__(daemon=True)
+        self.daemon_path, self.path, self.more = system.socket, f"{system.folder}/between", more
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(self.path)
+        self.listener.listen()
+        self.start()
+
+    def run(self):
+        while True:
+            client, _ = self.listener.accept()
+            threading.Thread(target=self.serve, args=(client,), daemon=True).start()
+
+    def serve(self, client):
+        with client, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
+            daemon.connect(self.daemon_path)
+            while data := client.recv(65536):
+                daemon.send(data)
+                reply, fds, _, _ = socket.recv_fds(daemon, 65536, 8)
+                reply = reply + bytes(self.more) if self.more > 0 else reply[:self.more]
+                socket.send_fds(client, [reply], fds)
+                for fd in fds:
+                    os.close(fd)
+
+
+@pytest.mark.parametrize("more", [400, -200])
+def test_clients_attach_to_a_daemon_that_was_upgraded_without_them(system, more):
+    system.daemon("16M")
+    pool = Pool(Between(system, more).path)
+    put(pool, range(3))
+    check(pool, range(3))
+    out = subprocess.run([f"{BIN}/fabricctl", "status", "--socket", f"{system.folder}/between"],
+                         capture_output=True, text=True, check=False, timeout=60)
+    assert "3 sealed" in out.stdout, out.stderr
+
+
 class Manager:
     """What systemd does for a unit with FileDescriptorStoreMax=, as its manual says."""
 
