@@ -126,7 +126,8 @@ static int exchange(struct fm_pool *pool, struct fm_wire_request *request,
 		reply->detail[sizeof(reply->detail) - 1] = '\0';
 		return fm_fail(reply->head.result, "%s", reply->detail);
 	}
-	/* What a daemon of before or later does not say is zero, what it says beyond is not read. */
+	/* What a daemon of another version does not say is zero, what it says beyond is not read.
+	 */
 	if (reply->head.version != FM_WIRE_VERSION || (size_t)got < FM_WIRE_REPLY_MIN ||
 	    reply->head.type != request->head.type)
 		return fm_fail(FM_ERR_VERSION,

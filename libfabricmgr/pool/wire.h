@@ -127,7 +127,8 @@ struct fm_wire_reply {
  */
 int fm_wire_send(int socket, const void *data, size_t len, const int *fds, int n_fds);
 /* Receives one packet without blocking: its length (0: the peer is gone), FM_ERR_BUSY when there is
- * none, or an error. Of a longer one the first @len bytes. *@n_fds: room in @fds, then how many came; surplus descriptors are closed. */
+ * none, or an error. Of a longer one the first @len bytes. *@n_fds: room in @fds, then how many
+ * came; surplus descriptors are closed. */
 int64_t fm_wire_receive(int socket, void *data, size_t len, int *fds, int *n_fds);
 
 #endif
