@@ -144,7 +144,7 @@ START_TEST(a_child_is_refused_and_its_parent_unharmed)
 		int bad = calls_that_are_not_refused(&leased, &staged);
 		struct fm_attach_options options = {
 			.size = sizeof(options), .socket = rig.socket, .fd = -1};
-		struct fm_pool *own;
+		struct fm_pool *own = NULL;
 
 		bad += here == MAP_FAILED || fm_pool_attach(&options, &own);
 		fm_pool_detach(pool);
