@@ -545,3 +545,32 @@ def test_a_manager_that_keeps_too_few_is_found_out(system):
     reason = system.control("info")["kept"]["cold_reason"]
     assert re.search(r"the leases of client \d+ .* were not kept: .*FileDescriptorStoreMax=", reason), reason
     assert second.match(0) == 1 and system.control("status")["blocks"]["sealed"] == 0
+
+
+def test_quotas_count_what_was_kept(system):
+    config = f"{system.folder}/conf"
+    with open(config, "w", encoding="utf-8") as file:
+        file.write("[pool]\nsize = 32M\nmemory = memfd\n[tenant a]\ngroup = default\nusers = 5001\nguaranteed = 16M\n"
+                   "[tenant b]\ngroup = default\nusers = 5002\nmax = 12M\n")
+    held = Held(system, "--config", config, size=None)
+    pool = {name: Pool(system.socket, tenant=name) for name in "ab"}
+    put(pool["a"], range(16), 1 << 20)
+    put(pool["b"], range(100, 112), 1 << 20)
+    staged = pool["b"].stage(4096)
+
+    def accounts():
+        return {tenant["name"]: {key: tenant[key] for key in ("held_bytes", "used_bytes", "staged_bytes", "blocks")}
+                for tenant in system.control("quota")}
+    before = accounts()
+    assert before["a"]["held_bytes"] == 16 << 20 and before["b"]["staged_bytes"] == 4096
+    held.kill()
+    assert accounts() == before
+    noisy = Pool(system.socket, tenant="b")
+    put(noisy, range(200, 260), 1 << 20)
+    after = accounts()
+    assert after["a"] == before["a"] and after["b"]["held_bytes"] <= 12 << 20
+    check(noisy, range(16), 1 << 20)
+    assert staged[0].length == 4096
+    for one in (*pool.values(), noisy):
+        one.detach()
+    until(lambda: accounts()["b"]["staged_bytes"] == 0)

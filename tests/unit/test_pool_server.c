@@ -377,6 +377,18 @@ START_TEST(the_protocol_refuses_what_it_does_not_know)
 		setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 		close(fd);
 	}
+	/* What was sent before there were tenants is a hello; what ends before that is none. */
+	for (size_t cut = 0; cut < 2; cut++) {
+		struct fm_wire_request early = request;
+
+		early.head.size = (uint32_t)(FM_WIRE_REQUEST_MIN - cut);
+		ck_assert_int_eq(fm_server_connect(rig.server, &fd), 0);
+		ck_assert_int_eq(fm_wire_send(fd, &early, early.head.size, NULL, 0), 0);
+		while (recv(fd, &reply, sizeof(reply), 0) < 0 && errno == EAGAIN)
+			usleep(200);
+		ck_assert_int_eq(reply.head.result, cut ? FM_ERR_INVALID : 0);
+		close(fd);
+	}
 	/* Rubbish of any length ends the connection and nothing else. */
 	for (size_t length = 1; length < 300; length += 13) {
 		char rubbish[300];
