@@ -45,20 +45,28 @@ static struct fm_pool *attach(void)
 	return attached;
 }
 
-static void start(void)
+static void start_on(const char *nvme)
 {
 	struct fm_server_options options = {.size = sizeof(options),
 					    .pool_bytes = 32 << 20,
 					    .entries_max = ENTRIES,
 					    .socket = path,
+					    .nvme_path = nvme,
+					    .nvme_bytes = nvme ? 260 << 20 : 0,
+					    .nvme_flags = nvme ? FM_NVME_NOT_DURABLE : 0,
 					    .memory = "memfd"};
 
 	strcpy(folder, "/tmp/fabricmgr-queue-XXXXXX");
 	ck_assert_ptr_nonnull(mkdtemp(folder));
 	snprintf(path, sizeof(path), "%s/pool", folder);
-	ck_assert_int_eq(fm_server_create(&options, &server), 0);
+	ck_assert_msg(!fm_server_create(&options, &server), "%s", fm_error_detail());
 	ck_assert_int_eq(pthread_create(&thread, NULL, serve, NULL), 0);
 	pool = attach();
+}
+
+static void start(void)
+{
+	start_on(NULL);
 }
 
 static void stop(void)
@@ -418,6 +426,68 @@ START_TEST(a_child_has_no_queue_and_no_pool)
 }
 END_TEST
 
+/* What memory has no room for comes back from NVMe, by gets of any keys and by chains. */
+START_TEST(a_queue_fetches_what_is_not_in_memory)
+{
+	enum { N = ENTRIES + 40 };
+	struct fm_pool_info now = {.size = sizeof(now)};
+	static char data[N][70000], back[N][70000];
+	struct fm_get_parts gets[N];
+	struct iovec parts[N];
+	struct fm_queue *queue;
+	struct fm_key keys[N];
+	struct fm_block blocks[8];
+	int results[N];
+	char file[] = "/tmp/fabricmgr-queue-nvme-XXXXXX";
+	struct fm_queue_request request = {.size = sizeof(request), .n = N, .deadline_ns = LONG_NS};
+
+	stop();
+	close(mkstemp(file));
+	start_on(file);
+	queue = create(0, 0);
+	for (uint32_t i = 0; i < N; i++) {
+		struct fm_put put = {.key = key_of(i), .data = data[i], .length = sizeof(data[i])};
+
+		memset(data[i], (int)i, sizeof(data[i]));
+		keys[i] = put.key;
+		/* As a chain of its own for each: only room decides what goes. */
+		ck_assert_int_eq(fm_pool_put(pool, &ns, &put, 1, LONG_NS), 0);
+		do /* what goes before it is written does not come back */
+			ck_assert_int_eq(fm_pool_info(pool, &now), 0);
+		while (now.nvme_stored < i + 1);
+		parts[i] = (struct iovec){back[i], sizeof(back[i])};
+		gets[i] = (struct fm_get_parts){.key = put.key, .parts = &parts[i], .n_parts = 1};
+	}
+	ck_assert_uint_lt(now.blocks_sealed, N);
+	request.op = FM_QUEUE_GET;
+	request.gets = gets;
+	ck_assert_int_eq(fm_queue_submit(queue, &request, NULL), 0);
+	ck_assert_int_eq(next(queue).result, N);
+	ck_assert_int_eq(memcmp(back, data, sizeof(data)), 0);
+	/* The first have gone again: a chain of a few of them. */
+	request = (struct fm_queue_request){.size = sizeof(request),
+					    .op = FM_QUEUE_ACQUIRE,
+					    .n = 8,
+					    .keys = keys,
+					    .blocks = blocks,
+					    .deadline_ns = LONG_NS};
+	ck_assert_int_eq(fm_queue_submit(queue, &request, NULL), 0);
+	ck_assert_int_eq(next(queue).result, 8);
+	fm_block_release(pool, blocks, 8);
+	request.op = FM_QUEUE_FETCH;
+	request.results = results;
+	request.keys = keys + 20;
+	ck_assert_int_eq(fm_queue_submit(queue, &request, NULL), 0);
+	ck_assert_int_eq(next(queue).result, 8);
+	for (int i = 0; i < 8; i++)
+		ck_assert_int_eq(results[i], 0);
+	ck_assert_int_eq(fm_pool_info(pool, &now), 0);
+	ck_assert_uint_gt(now.nvme_fetched, 0);
+	fm_queue_destroy(queue);
+	unlink(file);
+}
+END_TEST
+
 struct client {
 	struct fm_queue *queue;
 	uint32_t seed;
@@ -507,6 +577,7 @@ int main(void)
 	tcase_add_test(all, after_cancel_nothing_touches_the_memory);
 	tcase_add_test(all, a_detached_pool_leaves_a_queue_to_collect);
 	tcase_add_test(all, a_child_has_no_queue_and_no_pool);
+	tcase_add_test(all, a_queue_fetches_what_is_not_in_memory);
 	tcase_add_test(all, many_threads_use_one_queue);
 	tcase_set_timeout(all, 120);
 	suite_add_tcase(suite, all);
