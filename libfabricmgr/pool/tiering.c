@@ -50,6 +50,7 @@ struct fm_tiering {
 	struct fm_owner fetchers[FM_TENANTS_MAX]; /* who stages for a tenant; region 0: not yet */
 	char *memory[FM_ARENAS_MAX + 1];	  /* arenas as mapped here */
 	uint32_t buffers;
+	bool is_known[FM_NVME_BUFFERS]; /* the chunk's memory was named to the device */
 	uint16_t marks[FM_TENANTS_MAX]; /* by tenant; what its blocks are known by in the log */
 	struct fabricmgr_lease leases[FM_SPILLS_MAX];
 	uint32_t free_leases[FM_SPILLS_MAX], free_lease_count;
@@ -78,6 +79,7 @@ void fm_tiering_chunk(struct fm_tiering *t, uint32_t region, uint32_t chunk, boo
 	if (!t || chunk >= t->buffers)
 		return;
 	base = is_backed ? arena_memory(t, region) : NULL;
+	t->is_known[chunk] = base != NULL;
 	fm_nvme_set_memory(t->nvme, chunk,
 			   base ? base + (uint64_t)chunk * FABRICMGR_CHUNK_BYTES : NULL,
 			   FABRICMGR_CHUNK_BYTES);
@@ -91,6 +93,9 @@ static void *address_of(struct fm_tiering *t, uint32_t entry, uint32_t *buffer)
 	uint64_t slot_bytes = (uint64_t)fm_slots_pages(FM_HIGH(e->extent)) * FM_SLOT_GRAIN;
 
 	*buffer = FM_LOW(e->place);
+	/* Of an earlier daemon's memory each chunk when it is needed: pinning all takes seconds. */
+	if (*buffer < t->buffers && !t->is_known[*buffer])
+		fm_tiering_chunk(t, FM_HIGH(e->place), *buffer, true);
 	return base ? base + (uint64_t)FM_LOW(e->place) * FABRICMGR_CHUNK_BYTES +
 			       FM_LOW(e->extent) * slot_bytes
 		    : NULL;
@@ -584,9 +589,6 @@ void fm_tiering_resume(struct fm_tiering *t)
 
 	if (!t)
 		return;
-	for (uint32_t i = 0; i < store->slots.count; i++)
-		if (store->slots.chunks[i].region)
-			fm_tiering_chunk(t, store->slots.chunks[i].region, i, true);
 	for (uint32_t i = 0; i < store->index.entries_max; i++) {
 		if (FABRICMGR_WORD_STATE(store->index.entries[i].word) != FABRICMGR_BLOCK_SEALED)
 			continue;

@@ -16,8 +16,8 @@ struct fm_tiering;
 
 int fm_tiering_create(struct fm_server *server, const struct fm_server_options *options,
 		      struct fm_tiering **out);
-/* The pool was taken over from an earlier daemon: its memory is made known, and what the log has
- * not of its blocks is written soon. NULL is ignored, here and below. */
+/* The pool was taken over from an earlier daemon: what the log has not of its blocks is written
+ * soon. NULL is ignored, here and below. */
 void fm_tiering_resume(struct fm_tiering *tiering);
 /* Writes what is still queued. */
 void fm_tiering_destroy(struct fm_tiering *tiering);
