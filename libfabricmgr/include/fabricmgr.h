@@ -257,9 +257,10 @@ FM_API int64_t fm_pool_match_tokens(struct fm_pool *pool, const struct fm_digest
 				    size_t extras_len);
 
 /* Leases the leading blocks of the chain that are present; returns how many (0..n), each to be
- * given to fm_block_release() once, or a negative error with none leased. Until then their bytes
- * neither move nor change, even after the daemon died. No system call, except the first time that
- * memory of a new region is met. FM_ERR_LIMIT: the lease table is full. */
+ * given to fm_block_release() once, or a negative error with none leased. (A second release does
+ * nothing, also by a copy of the structure.) Until then their bytes neither move nor change, even
+ * after the daemon died. No system call, except the first time that memory of a new region is met.
+ * FM_ERR_LIMIT: the lease table is full. */
 FM_API int64_t fm_pool_acquire(struct fm_pool *pool, const struct fm_key *keys, size_t n,
 			       struct fm_block *blocks);
 FM_API void fm_block_release(struct fm_pool *pool, struct fm_block *blocks, size_t n);

@@ -408,7 +408,8 @@ static int map_shared(struct fm_pool *pool, const struct fm_wire_hello *hello, c
 	if (!pool->index_memory || !pool->headers || !pool->leases || !pool->ring.shared)
 		return fm_error_last();
 	pool->free_leases = malloc(hello->leases * sizeof(uint32_t));
-	if (!pool->free_leases)
+	pool->lease_uses = calloc(hello->leases, sizeof(*pool->lease_uses));
+	if (!pool->free_leases || !pool->lease_uses)
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory for a lease table");
 	pool->lease_count = pool->free_lease_count = hello->leases;
 	for (uint32_t i = 0; i < hello->leases; i++)
@@ -482,6 +483,7 @@ static void pool_free(struct fm_pool *pool)
 	pthread_mutex_destroy(&pool->queue_lock);
 	pthread_cond_destroy(&pool->ring_changed);
 	free(pool->free_leases);
+	free((void *)pool->lease_uses);
 	free(pool->prefaulted);
 	free(pool);
 }

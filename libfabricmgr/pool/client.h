@@ -66,6 +66,8 @@ struct fm_pool {
 	struct fabricmgr_lease *leases;
 	uint32_t *free_leases;
 	uint32_t free_lease_count, lease_count;
+	/* How often each place was given back: see fm_hold(). Relaxed, written under the lock. */
+	_Atomic uint16_t *lease_uses;
 
 	pthread_mutex_t ring_lock;
 	pthread_cond_t ring_changed; /* answers came, or flights became free */
@@ -78,6 +80,31 @@ struct fm_pool {
 	pthread_mutex_t queue_lock; /* taken before every other; the list alone */
 	struct fm_queue *queues;
 };
+
+/*
+ * What fm_block.lease holds: a place of the lease table, and above it how often that was given back
+ * before. A copy of a handle that was released is so told from the holds that came after it (for
+ * 65,535 of them), and takes nothing from whom has the place now.
+ */
+static inline uint32_t fm_hold(const struct fm_pool *pool, uint32_t place)
+{
+	return (uint32_t)atomic_load_explicit(&pool->lease_uses[place], memory_order_relaxed)
+		       << 16 |
+	       place;
+}
+
+_Static_assert(FABRICMGR_LEASES_MAX <= 1 << 16, "a place has 16 bits in a hold");
+
+static inline uint32_t fm_hold_place(uint32_t hold)
+{
+	return hold & 0xffff;
+}
+
+static inline bool fm_hold_is_current(const struct fm_pool *pool, uint32_t hold)
+{
+	return hold != FM_NO_LEASE && fm_hold_place(hold) < pool->lease_count &&
+	       hold == fm_hold(pool, fm_hold_place(hold));
+}
 
 /* 0, FM_ERR_INVALID, FM_ERR_FORKED or (when @needs_daemon) FM_ERR_DISCONNECTED. */
 int fm_pool_check(const struct fm_pool *pool, bool needs_daemon);

@@ -133,7 +133,7 @@ static int lease(struct fm_pool *pool, const struct fm_completion *c, struct fm_
 			.length = c->length,
 			.entry = c->entry,
 			.generation = c->generation,
-			.lease = at,
+			.lease = fm_hold(pool, at),
 			.origin = c->origin,
 		};
 		return 0;
@@ -189,7 +189,7 @@ int fm_layers_wait(struct fm_pool *pool, const struct fm_block *block, uint32_t 
 
 	if (err)
 		return err;
-	if (!block || block->lease >= pool->lease_count || !block->data ||
+	if (!block || !fm_hold_is_current(pool, block->lease) || !block->data ||
 	    block->entry >= pool->index.entries_max)
 		return fm_fail(FM_ERR_INVALID, "only of a block that was joined or acquired");
 	if (!fm_layers_open(block->data, block->length, &layers))

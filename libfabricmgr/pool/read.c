@@ -35,6 +35,25 @@ void fm_leases_return(struct fm_pool *pool, const uint32_t *leases, size_t n)
 	pthread_mutex_unlock(&pool->lease_lock);
 }
 
+/* Ends a hold and gives its place back, unless another release of it has. */
+static void hold_end(struct fm_pool *pool, uint32_t hold)
+{
+	uint32_t place = fm_hold_place(hold);
+
+	pthread_mutex_lock(&pool->lease_lock);
+	if (fm_hold_is_current(pool, hold)) {
+		uint32_t uses = ((hold >> 16) + 1) % UINT16_MAX; /* so that none is FM_NO_LEASE */
+
+		if (!FM_FAULT("keep-leases"))
+			fm_lease_drop(&pool->leases[place]);
+		FM_KILL_POINT("release: dropped");
+		atomic_store_explicit(&pool->lease_uses[place], (uint16_t)uses,
+				      memory_order_relaxed);
+		pool->free_leases[pool->free_lease_count++] = place;
+	}
+	pthread_mutex_unlock(&pool->lease_lock);
+}
+
 int64_t fm_pool_match(struct fm_pool *pool, const struct fm_key *keys, size_t n)
 {
 	int err = fm_pool_check(pool, true);
@@ -103,7 +122,7 @@ static bool acquire_one(struct fm_pool *pool, const struct fm_key *key, uint32_t
 		block->length = FM_HIGH(*extent);
 		block->entry = entry;
 		block->generation = FABRICMGR_WORD_GENERATION(word);
-		block->lease = lease;
+		block->lease = fm_hold(pool, lease);
 		block->origin = FM_LOW(fm_load_relaxed(&e->check));
 		return true;
 	}
@@ -189,12 +208,9 @@ void fm_block_release(struct fm_pool *pool, struct fm_block *blocks, size_t n)
 	if (!blocks || fm_pool_check(pool, false))
 		return;
 	for (size_t i = 0; i < n; i++) {
-		if (blocks[i].lease >= pool->lease_count)
+		if (blocks[i].lease == FM_NO_LEASE)
 			continue; /* staged, or released before */
-		if (!FM_FAULT("keep-leases"))
-			fm_lease_drop(&pool->leases[blocks[i].lease]);
-		FM_KILL_POINT("release: dropped");
-		fm_leases_return(pool, &blocks[i].lease, 1);
+		hold_end(pool, blocks[i].lease);
 		blocks[i].lease = FM_NO_LEASE;
 		blocks[i].data = NULL;
 	}
@@ -210,7 +226,7 @@ int fm_block_verify(struct fm_pool *pool, const struct fm_block *block)
 
 	if (err)
 		return err;
-	if (!block || block->lease >= pool->lease_count || !block->data ||
+	if (!block || !fm_hold_is_current(pool, block->lease) || !block->data ||
 	    block->entry >= pool->index.entries_max)
 		return fm_fail(FM_ERR_INVALID, "only a leased block can be verified");
 	e = &pool->index.entries[block->entry];

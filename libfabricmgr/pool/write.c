@@ -465,7 +465,7 @@ static int seal_piece(struct fm_pool *pool, const struct fm_digest *ns, struct f
 
 		seals[i].result = result;
 		if (!result) {
-			seals[i].block->lease = leases[i];
+			seals[i].block->lease = fm_hold(pool, leases[i]);
 		} else if (result == FM_ERR_DEADLINE) {
 			/* The answer may still come; it will find nobody and be undone. */
 			*seals[i].block = (struct fm_block){.lease = FM_NO_LEASE};
