@@ -54,6 +54,7 @@ struct fm_tiering {
 	uint16_t marks[FM_TENANTS_MAX]; /* by tenant; what its blocks are known by in the log */
 	struct fabricmgr_lease leases[FM_SPILLS_MAX];
 	uint32_t free_leases[FM_SPILLS_MAX], free_lease_count;
+	uint64_t leased[FM_SPILLS_MAX], leased_bytes; /* by each of them, and all */
 	struct queued queue[FM_SPILL_QUEUE]; /* sealed, to be written */
 	uint64_t queue_head, queue_tail;
 	struct fetch *fetches, **fetches_end;
@@ -110,6 +111,7 @@ static void on_written(void *context, void *tag, int result)
 
 	(void)result; /* counted by the tier; the block stays in memory as it is */
 	fm_lease_drop(lease);
+	t->leased_bytes -= t->leased[lease - t->leases];
 	t->free_leases[t->free_lease_count++] = (uint32_t)(lease - t->leases);
 }
 
@@ -159,6 +161,7 @@ static bool spill(struct fm_tiering *t, const struct queued *queued)
 	uint64_t word = FABRICMGR_WORD(queued->generation, FABRICMGR_BLOCK_SEALED);
 	struct fabricmgr_lease *lease;
 	struct fm_log_block block;
+	uint64_t bytes;
 	uint32_t buffer, tenant;
 	void *memory;
 	int err;
@@ -167,7 +170,9 @@ static bool spill(struct fm_tiering *t, const struct queued *queued)
 		t->skipped++; /* evicted or removed before its turn */
 		return true;
 	}
-	if (!t->free_lease_count)
+	/* A device that stands still may keep half of the memory from being evicted, no more. */
+	bytes = (uint64_t)fm_slots_pages(FM_HIGH(e->extent)) * FM_SLOT_GRAIN;
+	if (!t->free_lease_count || t->leased_bytes + bytes > t->server->pool_bytes / 2)
 		return false;
 	lease = &t->leases[t->free_leases[t->free_lease_count - 1]];
 	memory = address_of(t, queued->entry, &buffer);
@@ -180,6 +185,8 @@ static bool spill(struct fm_tiering *t, const struct queued *queued)
 		      : FM_ERR_LIMIT;
 	if (!err) {
 		t->free_lease_count--;
+		t->leased[lease - t->leases] = bytes;
+		t->leased_bytes += bytes;
 		return true;
 	}
 	fm_lease_drop(lease);
