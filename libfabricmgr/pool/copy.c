@@ -152,6 +152,10 @@ int fm_parts_put(struct fm_pool *pool, const struct fm_digest *ns, struct fm_put
 int fm_pool_put_parts(struct fm_pool *pool, const struct fm_digest *ns, struct fm_put_parts *puts,
 		      size_t n, uint64_t deadline_ns)
 {
+	int err = fm_pool_check(pool, false);
+
+	if (err)
+		return err;
 	if (n && (!ns || !puts))
 		return fm_fail(FM_ERR_INVALID, "a put needs a namespace and data");
 	for (size_t i = 0; i < n; i++)
@@ -166,8 +170,10 @@ int fm_pool_put(struct fm_pool *pool, const struct fm_digest *ns, struct fm_put 
 	struct fm_put_parts batch[BATCH];
 	struct iovec parts[BATCH];
 	uint64_t start = fm_clock_ns();
-	int first = 0;
+	int first = fm_pool_check(pool, false);
 
+	if (first)
+		return first;
 	if (n && (!ns || !puts))
 		return fm_fail(FM_ERR_INVALID, "a put needs a namespace and data");
 	for (size_t i = 0; i < n; i++)
