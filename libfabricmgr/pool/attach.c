@@ -87,9 +87,10 @@ static int exchange(struct fm_pool *pool, struct fm_wire_request *request,
 		    struct fm_wire_reply *reply, int *fds, int *n_fds, uint64_t deadline)
 {
 	struct pollfd state = {.fd = pool->socket, .events = POLLIN};
+	int most = *n_fds, err;
 	int64_t got;
-	int err;
 
+	*n_fds = 0; /* whatever happens, only what came is the caller's to close */
 	request->head.magic = FM_WIRE_MAGIC;
 	request->head.version = FM_WIRE_VERSION;
 	request->head.size = sizeof(*request);
@@ -100,7 +101,7 @@ static int exchange(struct fm_pool *pool, struct fm_wire_request *request,
 		return err == FM_ERR_DISCONNECTED ? fm_pool_gone(pool) : err;
 	for (;;) {
 		uint64_t wait = remaining_ms(deadline);
-		int room = *n_fds;
+		int room = most;
 
 		memset(reply, 0, sizeof(*reply));
 		got = fm_wire_receive(pool->socket, reply, sizeof(*reply), fds, &room);
@@ -314,6 +315,8 @@ static char *map_region(struct fm_pool *pool, uint32_t region, bool is_writable)
 	err = exchange(pool, &request, &reply, &fd, &n_fds, fm_clock_ns() + FM_DEADLINE_NS);
 	pthread_mutex_unlock(&pool->socket_lock);
 	if (err || n_fds != 1) {
+		if (n_fds == 1)
+			close(fd);
 		if (!err)
 			fm_fail(FM_ERR_IO, "the daemon sent no descriptor for region %u", region);
 		return NULL;
