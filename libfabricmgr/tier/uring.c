@@ -36,6 +36,7 @@ struct uring {
 	bool has_ring, has_file, is_direct;
 	int fd, event;
 	uint32_t depth, in_flight, buffers;
+	bool *is_registered; /* of each buffer: the memory of the others is named by address */
 	struct fm_device_op *waiting, **waiting_end;
 	char *path;
 	char rung[64], reason[200];
@@ -219,6 +220,7 @@ static void start(struct uring *u, struct fm_device_op *op)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);
 	char *memory = (char *)op->memory + op->moved;
+	bool is_fixed = op->buffer < u->buffers && u->is_registered[op->buffer];
 	int fd = u->has_file ? 0 : u->fd;
 
 	if (!sqe) {
@@ -227,10 +229,10 @@ static void start(struct uring *u, struct fm_device_op *op)
 	}
 	if (op->kind == FM_DEVICE_FLUSH)
 		io_uring_prep_fsync(sqe, fd, IORING_FSYNC_DATASYNC);
-	else if (op->buffer >= u->buffers && op->kind == FM_DEVICE_READ)
+	else if (!is_fixed && op->kind == FM_DEVICE_READ)
 		io_uring_prep_read(sqe, fd, memory, (unsigned)(op->length - op->moved),
 				   op->offset + op->moved);
-	else if (op->buffer >= u->buffers)
+	else if (!is_fixed)
 		io_uring_prep_write(sqe, fd, memory, (unsigned)(op->length - op->moved),
 				    op->offset + op->moved);
 	else if (op->kind == FM_DEVICE_READ)
@@ -316,7 +318,9 @@ static int uring_set_buffer(struct fm_device *device, uint32_t buffer, void *mem
 
 	if (buffer >= u->buffers)
 		return FM_ERR_LIMIT;
+	u->is_registered[buffer] = false;
 	done = io_uring_register_buffers_update_tag(&u->ring, buffer, &vector, &tag, 1);
+	u->is_registered[buffer] = done == 1 && memory;
 	return done == 1
 		       ? 0
 		       : fm_fail(FM_ERR_NO_MEMORY, "registering memory with io_uring: %s%s",
@@ -335,6 +339,7 @@ static void uring_close(struct fm_device *device)
 		close(u->event);
 	if (u->fd >= 0)
 		close(u->fd);
+	free(u->is_registered);
 	free(u->path);
 	free(u);
 }
@@ -366,7 +371,10 @@ int fm_uring_open(const char *path, uint64_t bytes, uint32_t depth, uint32_t buf
 	u->buffers = buffers;
 	u->path = strdup(path);
 	u->device.name = u->path;
-	err = u->path ? open_file(u, bytes) : fm_fail(FM_ERR_NO_MEMORY, "no memory for a path");
+	u->is_registered = calloc(buffers ? buffers : 1, sizeof(bool));
+	err = u->path && u->is_registered
+		      ? open_file(u, bytes)
+		      : fm_fail(FM_ERR_NO_MEMORY, "no memory to open %s", path);
 	if (!err)
 		err = open_ring(u);
 	if (err) {

@@ -166,3 +166,20 @@ def test_a_start_is_refused_with_a_reason(system):
         file.write(b"not a log" * 1000)
     assert "not a log of this program" in refused(system, "--nvme", f"{system.folder}/thesis",
                                                   "--nvme-size", "320M")
+
+
+def test_memory_that_may_not_be_registered_is_used_without(system):
+    """RLIMIT_MEMLOCK without CAP_IPC_LOCK: every chunk is refused, and nothing fails for it."""
+    dropped = ("--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock") if os.geteuid() == 0 else ()
+    daemon = system.start("setpriv", *dropped, "prlimit", "--memlock=65536", f"{BIN}/fabricmgrd",
+                          "--socket", system.socket, "--size", "16M", "--nvme", f"{system.folder}/log",
+                          "--nvme-size", "448M")
+    daemon.wait_for(r"\bready$")
+    pool = Tier(system)
+    state = fill(system, pool, range(200))
+    daemon.wait_for("FM1402 registering memory with io_uring: .*RLIMIT_MEMLOCK")
+    assert state["stored"] > 100 and not state["write_errors"], state
+    assert sum(pool.read(n) for n in range(200)) > 100
+    state = nvme(system)
+    assert state["fetched"] > 50 and not state["read_errors"], state
+    pool.detach()
