@@ -98,6 +98,9 @@
 /* Looking at the rings before sleeping: about the price of a wake-up on either side. */
 #define FM_SPIN_NS 20000u
 
+/* Requests whose deadline has passed, and whose replies may still come: then no more are sent. */
+#define FM_UNANSWERED_MAX 16u
+
 /* Requests of a queue that are submitted and not yet collected, and its threads that copy: more
  * than 16 cores do not move bytes faster. */
 #define FM_QUEUE_DEPTH	     64u

@@ -83,6 +83,26 @@ static uint64_t remaining_ms(uint64_t deadline)
 }
 
 /* One request and its reply, with the descriptors that came. The caller holds socket_lock. */
+static void close_all(const int *fds, int n)
+{
+	for (int i = 0; i < n; i++)
+		close(fds[i]);
+}
+
+/* socket_lock. FM_ERR_BUSY: none of the replies has come whose deadline had passed. */
+static int skip_late_replies(struct fm_pool *pool)
+{
+	struct fm_wire_reply reply;
+	int fds[FM_WIRE_FDS], room = FM_WIRE_FDS;
+	int64_t got = fm_wire_receive(pool->socket, &reply, sizeof(reply), fds, &room);
+
+	if (got <= 0)
+		return got ? (int)got : fm_pool_gone(pool);
+	close_all(fds, room);
+	pool->unanswered--;
+	return 0;
+}
+
 static int exchange(struct fm_pool *pool, struct fm_wire_request *request,
 		    struct fm_wire_reply *reply, int *fds, int *n_fds, uint64_t deadline)
 {
@@ -91,6 +111,10 @@ static int exchange(struct fm_pool *pool, struct fm_wire_request *request,
 	int64_t got;
 
 	*n_fds = 0; /* whatever happens, only what came is the caller's to close */
+	if (pool->unanswered == FM_UNANSWERED_MAX && skip_late_replies(pool))
+		return fm_fail(FM_ERR_DEADLINE,
+			       "the pool's daemon has not answered the last %u requests",
+			       FM_UNANSWERED_MAX);
 	request->head.magic = FM_WIRE_MAGIC;
 	request->head.version = FM_WIRE_VERSION;
 	request->head.size = sizeof(*request);
@@ -105,14 +129,19 @@ static int exchange(struct fm_pool *pool, struct fm_wire_request *request,
 
 		memset(reply, 0, sizeof(*reply));
 		got = fm_wire_receive(pool->socket, reply, sizeof(*reply), fds, &room);
+		if (got > 0 && pool->unanswered) {
+			close_all(fds, room);
+			pool->unanswered--;
+			continue;
+		}
 		if (got != FM_ERR_BUSY) {
 			*n_fds = got > 0 ? room : 0;
 			break;
 		}
 		if (!wait) {
-			/* The answer may still come: nothing more can be asked on this socket. */
-			shutdown(pool->socket, SHUT_RDWR);
-			fm_pool_gone(pool);
+			/* The answer may still come, before that of the next request. To end the
+			 * connection would end the leases. */
+			pool->unanswered++;
 			return fm_fail(FM_ERR_DEADLINE, "the pool's daemon did not answer in time");
 		}
 		poll(&state, 1, wait > 1000 ? 1000 : (int)wait);

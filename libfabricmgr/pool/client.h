@@ -60,6 +60,7 @@ struct fm_pool {
 	_Atomic uint64_t *prefaulted; /* of the own arena: see prefault.c; NULL: none */
 
 	pthread_mutex_t socket_lock; /* a request and its reply */
+	uint32_t unanswered; /* replies that come first, and that nobody waits for any more */
 	pthread_mutex_t region_lock; /* mapping a region */
 
 	pthread_mutex_t lease_lock; /* which entries of the table are in use */

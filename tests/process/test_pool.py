@@ -250,3 +250,26 @@ def test_a_stopped_daemon_does_not_hold_a_caller_beyond_its_deadline(daemon):
     assert pool.put(1, 4096)
     until(lambda: daemon.status()["blocks"]["staging"] == 0)
     pool.detach()
+
+
+def test_a_deadline_that_passes_costs_no_lease(daemon):
+    """The daemon stands still; the request fails in time, and what is held stays held and whole."""
+    pool = Pool(daemon.socket)
+    ask = pool.lib.fm_pool_clients
+    ask.restype = ctypes.c_int64
+    pool.put(1, 100000)
+    daemon.process.send_signal(signal.SIGSTOP)
+    start = time.monotonic()
+    assert ask(pool.handle, None, ctypes.c_size_t(0)) == -7  # FM_ERR_DEADLINE
+    assert 4 < time.monotonic() - start < 30
+    assert b"did not answer in time" in pool.lib.fm_error_detail()
+    daemon.process.send_signal(signal.SIGCONT)
+    # The late reply is not taken for the next one's: another question has another answer.
+    assert pool.put(2, 5000) is not None
+    assert ask(pool.handle, None, ctypes.c_size_t(0)) == 1
+    assert pool.is_connected()
+    daemon.ctl("evict")
+    client = [one for one in daemon.status()["clients"] if one["pid"] == os.getpid()]
+    assert [one["leases"] for one in client] == [2]
+    assert pool.match(1) == 1 and pool.match(2) == 1
+    pool.detach()
