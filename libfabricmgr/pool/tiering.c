@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <fabricmgr_kill_point.h>
 #include <fabricmgr_probes.h>
 
 #include "base/clock.h"
@@ -278,6 +279,7 @@ static bool keep_promises(struct fm_tiering *t)
 		t->promises = promise->next;
 		if (!t->promises)
 			t->promises_end = &t->promises;
+		FM_KILL_POINT("removal: stored, not answered");
 		if (promise->removal > stored && promise->is_removal)
 			promise->completion.result = FM_ERR_IO;
 		if (promise->session) {
@@ -406,6 +408,7 @@ static bool start_fetch(struct fm_tiering *t, struct fetch *fetch, uint64_t now)
 			fetch_is_over(fetch, err);
 			return true;
 		}
+		FM_KILL_POINT("fetch: staged, not read");
 		memory = address_of(t, fetch->entry, &buffer);
 		err = memory ? fm_nvme_read(t->nvme, &place, memory, buffer, fetch) : FM_ERR_IO;
 		if (err)
@@ -443,6 +446,7 @@ static void finish_fetch(struct fm_tiering *t, struct fetch *fetch)
 
 			fetch->result = fm_store_seal(store, fetch->owner, &seal);
 			t->fetched += !fetch->result;
+			FM_KILL_POINT("fetch: sealed, not answered");
 		}
 		if (fetch->result)
 			fm_store_discard(store, fetch->owner, fetch->entry, generation);

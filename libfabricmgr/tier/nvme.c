@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include <fabricmgr_kill_point.h>
 #include <fabricmgr_messages.h>
 
 #include "base/crc32c.h"
@@ -437,6 +438,7 @@ static void on_part_written(struct fm_device_op *op, int64_t result)
 			       strerror(result < 0 ? (int)-result : ENOSPC));
 		io->has_failed = true;
 	}
+	FM_KILL_POINT("nvme: a part of a batch written");
 	if (!--io->outstanding)
 		fm_log_written(&nvme->log, io->batch, !io->has_failed);
 }
@@ -482,6 +484,7 @@ static bool submit_batch(struct fm_nvme *nvme)
 				   (uint64_t)fm_log_pages(record->length) * FM_LOG_PAGE,
 				   io->buffers[i]);
 	}
+	FM_KILL_POINT("nvme: a batch begun");
 	return true;
 }
 
@@ -519,6 +522,7 @@ static void on_flushed(struct fm_device_op *op, int64_t result)
 		fm_log(FM_LOG_WARNING, FM1404 "%s: flushing: %s", nvme->device->name,
 		       strerror((int)-result));
 	}
+	FM_KILL_POINT("nvme: flushed, not counted as stored");
 	fm_log_flush_end(&nvme->log, result >= 0);
 }
 
@@ -527,11 +531,13 @@ static void settle(struct fm_nvme *nvme)
 	const struct fm_log_batch *batch;
 	bool is_stored, was_dead = nvme->log.is_dead;
 
-	while ((batch = fm_log_settle(&nvme->log, &is_stored)))
+	while ((batch = fm_log_settle(&nvme->log, &is_stored))) {
 		for (uint32_t i = 0; i < batch->count; i++)
 			if (batch->records[i].kind == FM_LOG_BLOCK && nvme->options.written)
 				nvme->options.written(nvme->options.context, batch->tags[i],
 						      is_stored ? 0 : FM_ERR_IO);
+		FM_KILL_POINT("nvme: a batch is stored");
+	}
 	if (nvme->log.is_dead && !was_dead)
 		fm_log(FM_LOG_ERROR,
 		       FM1405 "%s: takes no more blocks: too many segments or flushes failed",
@@ -575,6 +581,8 @@ static void on_read(struct fm_device_op *op, int64_t result)
 		       (unsigned long long)op->offset,
 		       result < 0 ? strerror((int)-result) : "the end of the device");
 		err = FM_ERR_IO;
+	} else if (FM_FAULT("wrong-read")) {
+		*(char *)op->memory ^= 1;
 	} else if (fm_crc32c(op->memory, place.block.length) != place.block.crc32c) {
 		nvme->info.checksum_errors++;
 		fm_log(FM_LOG_WARNING, FM1407 "%s: the checksum of %llu bytes at %llu is wrong",
@@ -588,6 +596,7 @@ static void on_read(struct fm_device_op *op, int64_t result)
 		nvme->device->submit(nvme->device, op);
 		return;
 	}
+	FM_KILL_POINT("nvme: read, not answered");
 	nvme->info.reading_bytes -= op->length;
 	io->next = nvme->free_reads;
 	nvme->free_reads = io;
