@@ -86,7 +86,7 @@ help:
 	'                  (STRICT=1 fails when a goal is missed; BENCH_ARGS="--pairs 9" and the like)' \
 	'  make peers      what they compare with (llama.cpp, Mooncake, redis-server, fio) into build/peers' \
 	'  make check-alloc  every allocation of requests and starts fails, one by one' \
-	'  make check-kills  kill processes at every step of every protocol: KILLS=500 SEED=1' \
+	'  make check-kills  kill processes at every step of every protocol: KILLS=500 NVME_KILLS=500 SEED=1' \
 	'  make check-model  the lease protocol searched by spin, as it is and with planted faults' \
 	'  make deb        Debian packages into build/deb; make check-deb installs, upgrades and purges them in a fresh root' \
 	'  make check-browser  page of the daemon in a headless Chromium' \
@@ -137,7 +137,7 @@ $(addprefix bench-,$(BENCHES_WITH_PEERS)): peers
 bench-%:
 	@echo 'make bench-$*: there is no such benchmark: choose one of: $(BENCHES)' >&2; exit 2
 $(addprefix bench-,$(BENCHES)): bench-%: deps FORCE
-	@$(MAKE) --no-print-directory -s -j$$(nproc) programs $(addprefix $(BUILD)/tests/bench/,pool_figures index_figures nvme_figures product_figures) >&2
+	@$(MAKE) --no-print-directory -s -j$$(nproc) programs $(addprefix $(BUILD)/tests/bench/,pool_figures index_figures nvme_figures product_figures memory_figures) >&2
 	@path=$$(MODEL='$(MODEL)' CACHE='$(CACHE)' bash tools/fetch-model.sh | tail -n 1) && [ -n "$$path" ] && \
 		STRICT='$(STRICT)' exec python3 -B tests/bench/$*.py --bin $(BUILD)/bin --model "$$path" \
 		$(if $(filter $*,$(BENCHES_WITH_PEERS)),--peers build/peers) $(BENCH_ARGS)
@@ -172,7 +172,7 @@ sizing: deps
 	@$(MAKE) --no-print-directory -s -j$$(nproc) programs >&2
 	@python3 -B tools/sizing.py $(SIZING_ARGS)
 
-# KILLS (50) and SEED (1) choose how long and which.
+# KILLS (50), NVME_KILLS (60) and SEED (1) choose how long and which.
 check-kills: deps-test
 	@$(MAKE) --no-print-directory -s -j$$(nproc) VARIANT=kill programs
 	@python3 tests/run.py --only kills
@@ -271,7 +271,7 @@ check-deb:
 	@$(SUDO) python3 -B tests/packages/check_deb.py --cache '$(CACHE)' build/deb/0.0.9 build/deb/$(VERSION)
 
 programs: $(BUILD)/libfabricmgr.so $(BIN)
-units: $(UNIT_BIN) $(BUILD)/tests/hit_timing $(if $(filter release,$(VARIANT)),$(BUILD)/tests/fail_alloc.so)
+units: $(UNIT_BIN) $(BUILD)/tests/hit_timing $(if $(filter release,$(VARIANT)),$(addprefix $(BUILD)/tests/,fail_alloc.so bench/pool_figures bench/memory_figures))
 # Threads of one process: server and clients.
 tsan-units: $(addprefix $(BUILD)/tests/unit/,pool_server pool_remove pool_copy pool_limits queue groups layers client_life) plant_race
 

@@ -18,6 +18,7 @@ import tiny_gguf  # noqa: E402
 SHORT = {
     "demo": ("--pairs", "1", "--prompt", "1600", "--answer", "100", "--threads", "1", "--ids", "10", "200"),
     "evict": ("--traces", "synthetic", "--blocks", "1000"),
+    "memory": ("--operations", "200000"),
     "put_get": ("--pairs", "1"),
 }
 FIELDS = {"bench", "metric", "unit", "ours", "peer", "theirs", "ratio", "goal_ratio", "runs", "spread",
@@ -36,3 +37,7 @@ def test_a_short_run_says_what_it_measured(name, tmp_path):
     for row in rows:
         assert FIELDS <= row.keys() and row["bench"] == name
         assert row["ratio"] is None or row["ratio"] > 0
+    if name == "memory":  # no speeds: bytes
+        block, daemon = rows
+        assert block["ours"] <= 160 and daemon["args"]["hits"] and daemon["args"]["removed"]
+        assert daemon["ours"] - daemon["theirs"] <= 16 * 4096, "the daemon's own memory grows"

@@ -193,7 +193,7 @@ class NvmeNode:
         self.by_chance["daemon"] += 1
         self.daemon_died()
 
-    def kill_at_a_step(self, role, limit=1.0, n=3):
+    def kill_at_a_step(self, role, limit=0.5, n=4):
         steps = {name: step for name, step in self.file.steps().items() if name.split()[0] == role}
         fewest = min(kills for _, _, kills in steps.values())
         names = sorted(name for name, step in steps.items() if step[2] <= fewest + 1)
