@@ -18,7 +18,7 @@ CCACHE := $(shell command -v ccache 2>/dev/null)
 DEPS_BUILD := gcc libc6-dev ccache liburing-dev libmicrohttpd-dev libjansson-dev libpcre2-dev \
 	libutf8proc-dev libinih-dev libncurses-dev libisal-dev libnuma-dev libssl-dev liblzma-dev systemtap-sdt-dev python3 python3-venv ca-certificates
 DEPS_TEST := check libsubunit-dev python3-pytest python3-yaml clang-14 libclang-rt-14-dev clang-tidy-14 cppcheck strace procps spin gdb redis-tools \
-	g++ pkgconf man-db
+	python3-redis libhiredis-dev g++ pkgconf man-db
 # The programs that benchmarks compare with: to build llama.cpp, redis-server, fio.
 DEPS_PEERS := g++ cmake make redis-server redis-tools fio
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
