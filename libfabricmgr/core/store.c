@@ -267,11 +267,9 @@ static bool drop_oldest_offer(struct fm_store *store, uint32_t region, uint32_t 
 	return true;
 }
 
-static int refuse(struct fm_store *store, struct fm_owner *owner, enum fm_quota quota,
-		  const char *what, uint64_t max)
+static int refuse(struct fm_owner *owner, enum fm_quota quota, const char *what, uint64_t max)
 {
 	owner->over = quota;
-	fm_tenant_of(&store->slots.tenants, owner->region)->refused++;
 	return fm_fail(FM_ERR_LIMIT, "%s %llu bytes", what, (unsigned long long)max);
 }
 
@@ -281,13 +279,13 @@ static int check_staging(struct fm_store *store, struct fm_owner *owner, uint64_
 	uint64_t bytes = (uint64_t)fm_slots_pages(length) * FM_SLOT_GRAIN, max;
 
 	if (owner->staging_max && owner->staged_bytes + bytes > owner->staging_max)
-		return refuse(store, owner, FM_QUOTA_CLIENT_STAGING,
+		return refuse(owner, FM_QUOTA_CLIENT_STAGING,
 			      "what this client may have staged at a time:", owner->staging_max);
 	max = fm_tenants_staging_max(&store->slots.tenants, tenant);
 	/* All of the pool is no quota: then there is no room, and it is waited for. */
 	if (tenant->staged_bytes + bytes > max &&
 	    max < (uint64_t)store->slots.count * FABRICMGR_CHUNK_BYTES)
-		return refuse(store, owner, FM_QUOTA_STAGING,
+		return refuse(owner, FM_QUOTA_STAGING,
 			      "what this tenant may have staged at a time:", max);
 	return 0;
 }
@@ -322,7 +320,7 @@ int fm_store_stage(struct fm_store *store, struct fm_owner *owner, uint64_t leng
 			continue;
 		if (err == FM_ERR_POOL_FULL)
 			return err;
-		return refuse(store, owner, FM_QUOTA_MEMORY, "what this tenant may hold:",
+		return refuse(owner, FM_QUOTA_MEMORY, "what this tenant may hold:",
 			      (uint64_t)fm_tenant_of(&store->slots.tenants, owner->region)
 					      ->limits.max_chunks *
 				      FABRICMGR_CHUNK_BYTES);
@@ -612,10 +610,8 @@ int fm_store_offer(struct fm_store *store, struct fm_owner *owner, uint32_t entr
 		return fm_fail(FM_ERR_INVALID,
 			       "block %u may be joined by others: it stays with its writer", entry);
 	tenant = tenant_of(store, entry);
-	if (tenant->offers >= FM_OFFERS_MAX / store->slots.tenants.count) {
+	if (tenant->offers >= FM_OFFERS_MAX / store->slots.tenants.count)
 		owner->over = FM_QUOTA_OFFERS;
-		tenant->refused++;
-	}
 	if (owner->over || store->offers >= FM_OFFERS_MAX)
 		return fm_fail(FM_ERR_LIMIT, "%u blocks are on offer already", tenant->offers);
 	owner_give_up(store, owner, entry);

@@ -36,7 +36,8 @@ struct fm_tenant {
 	uint32_t chunks, entries, offers;
 	uint64_t used_bytes, staged_bytes; /* in blocks, as allocated */
 	uint32_t oldest, newest;	   /* its chunks in order of use: slots.c */
-	/* Of its blocks: for its own sake, for another tenant's. Refused: by a quota. */
+	/* Of its blocks: for its own sake, for another tenant's. Refused: requests that a quota
+	 * refused; the driver counts them as it answers, not each try of one that waits. */
 	uint64_t evictions, taken, refused;
 	uint64_t lost_bytes; /* while one chunk is looked at: evict.c */
 };

@@ -586,7 +586,7 @@ struct fm_tenant_info {
 	uint64_t nvme_bytes; /* of its blocks on NVMe, in whole pages */
 	uint64_t evictions; /* of its blocks, for its own sake; taken: for another tenant's */
 	uint64_t taken;
-	uint64_t refused; /* by a quota */
+	uint64_t refused; /* requests, by a quota; not those that waited and then had room */
 	uint32_t clients;
 	uint32_t reserved;
 };

@@ -530,6 +530,7 @@ int fm_server_wait_for_room(struct fm_session *session, uint64_t tag, uint64_t l
 	struct fm_server *server = session->server;
 	struct fm_waiter *waiter;
 
+	session->owner.over = FM_QUOTA_NONE; /* FM_WAITERS_MAX is no tenant's quota */
 	if (session->waiting >= FM_WAITERS_MAX || !fm_session_may_wait(session))
 		return FM_ERR_LIMIT;
 	waiter = calloc(1, sizeof(*waiter));
@@ -570,6 +571,7 @@ static void retry_waiters(struct fm_server *server, uint64_t now)
 		int err = full_err;
 
 		/* What had no room a moment ago for one has none for the next. */
+		session->owner.over = err == FM_ERR_LIMIT ? FM_QUOTA_MEMORY : FM_QUOTA_NONE;
 		if (session->owner.region != full_region || pages != full_pages)
 			err = fm_store_stage(&server->store, &session->owner, waiter->length,
 					     &entry);

@@ -547,6 +547,9 @@ void fm_session_complete(struct fm_session *session, const struct fm_completion 
 {
 	uint64_t one = 1;
 
+	/* Here, since a request that waits is tried many times and answered once. */
+	if (completion->result == FM_ERR_LIMIT && completion->quota)
+		session->server->store.slots.tenants.list[session->tenant].refused++;
 	FM_KILL_POINT("ring: done, not answered");
 	fm_ring_complete(&session->ring, completion);
 	FM_KILL_POINT("ring: answered, client not woken");
@@ -624,6 +627,8 @@ static void on_offer(struct fm_session *session, const struct fm_submission *s)
 				       s->generation, &completion.key, fm_clock_ns() + FM_OFFER_NS);
 	if (completion.result)
 		memset(&completion.key, 0, sizeof(completion.key));
+	if (completion.result == FM_ERR_LIMIT)
+		completion.quota = session->owner.over;
 	fm_session_complete(session, &completion);
 }
 
@@ -779,6 +784,7 @@ static void on_submission(struct fm_session *session, const struct fm_submission
 	uint32_t entry = 0;
 	int err;
 
+	session->owner.over = FM_QUOTA_NONE; /* of this request, not of one before */
 	/* Only a broken client lets anything come between the members of a group. */
 	if (session->group_size && s->op != FM_OP_SEAL)
 		fail_group(session, FM_ERR_INVALID);

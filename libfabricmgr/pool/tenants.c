@@ -315,7 +315,6 @@ bool fm_session_may_wait(struct fm_session *session)
 	if (!max || requests_of(server, session->tenant) < max)
 		return true;
 	session->owner.over = FM_QUOTA_REQUESTS;
-	server->store.slots.tenants.list[session->tenant].refused++;
 	return false;
 }
 

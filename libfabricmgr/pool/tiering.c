@@ -310,7 +310,8 @@ void fm_tiering_fetch(struct fm_tiering *t, struct fm_session *session,
 	if (!t)
 		completion.result = FM_ERR_NOT_FOUND;
 	else if (t->fetch_count == FM_FETCHES_MAX || !fm_session_may_wait(session))
-		completion.result = FM_ERR_LIMIT;
+		completion = (struct fm_completion){
+			.tag = s->tag, .result = FM_ERR_LIMIT, .quota = session->owner.over};
 	fetch = completion.result ? NULL : calloc(1, sizeof(*fetch));
 	if (!fetch) {
 		if (!completion.result)

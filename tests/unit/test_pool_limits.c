@@ -396,6 +396,54 @@ START_TEST(only_so_many_requests_of_a_tenant_wait)
 }
 END_TEST
 
+/* Two clients of one tenant wait at its maximum, which is tried again and again meanwhile. */
+START_TEST(a_request_that_waits_is_refused_once_if_at_all)
+{
+	struct fm_server_options options = {.tenants = two_tenants, .n_tenants = 2};
+	struct fm_tenant_quotas quotas = {FM_QUOTA_KEEP, FM_QUOTA_KEEP, 0, 0, FM_QUOTA_KEEP};
+	struct waiting waiting[2] = {{0}};
+	struct fm_block held[2], more;
+	struct fm_pool *root;
+	pthread_t waiters[2];
+	uint64_t before;
+	int err;
+
+	start(&options);
+	root = attach(&err);
+	waiting[0].pool = attach_for("batch", &err);
+	waiting[1].pool = attach_for("batch", &err);
+	ck_assert_int_eq(fm_pool_set_quotas(root, "batch", &quotas), 0);
+	for (uint32_t i = 1; i <= 2; i++) {
+		ck_assert_int_eq(put(waiting[0].pool, i, 4 << 20), 0);
+		ck_assert_int_eq(fm_pool_acquire(waiting[0].pool,
+						 &(struct fm_key){{(uint8_t)i, [3] = 1}}, 1,
+						 &held[i - 1]),
+				 1);
+	}
+	before = info_of(root, 2).refused;
+	for (int i = 0; i < 2; i++)
+		ck_assert_int_eq(pthread_create(&waiters[i], NULL, stage_patiently, &waiting[i]),
+				 0);
+	while (info_of(root, 2).requests != 2)
+		usleep(1000);
+	/* One whose time is over, behind many tries of all three. */
+	ck_assert_int_eq(fm_block_stage(waiting[0].pool, 4 << 20, 1, &more, 100000000),
+			 FM_ERR_LIMIT);
+	ck_assert_ptr_nonnull(strstr(fm_error_detail(), "(max)"));
+	ck_assert_uint_eq(info_of(root, 2).refused, before + 1);
+	fm_block_release(waiting[0].pool, held, 2);
+	for (int i = 0; i < 2; i++) {
+		pthread_join(waiters[i], NULL);
+		ck_assert_int_eq(waiting[i].err, 0);
+	}
+	ck_assert_uint_eq(info_of(root, 2).refused, before + 1);
+	fm_pool_detach(waiting[0].pool);
+	fm_pool_detach(waiting[1].pool);
+	fm_pool_detach(root);
+	stop();
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("pool_limits");
@@ -410,6 +458,7 @@ int main(void)
 	tcase_add_test(cases, each_user_acts_for_its_tenant_and_sees_no_other);
 	tcase_add_test(cases, quotas_hold_and_change_while_it_runs);
 	tcase_add_test(cases, only_so_many_requests_of_a_tenant_wait);
+	tcase_add_test(cases, a_request_that_waits_is_refused_once_if_at_all);
 	suite_add_tcase(suite, cases);
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);
