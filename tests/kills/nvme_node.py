@@ -57,6 +57,7 @@ class NvmeNode:
         self.socket, self.file = f"{folder}/pool.sock", KillFile(f"{folder}/kills")
         self.clients, self.n_started, self.waits_s = [None] * n_clients, 0, []
         self.by_step, self.by_chance, self.not_reached = {}, {"client": 0, "daemon": 0}, 0
+        self.barren = {}  # how often a step was armed in vain
         self.kept, self.next_kept, self.returned, self.reclaimed = {}, 10 ** 6, 0, 0
         self.daemon, self.pool, self.plain, self.checked = None, None, None, 0
         with open(f"{folder}/beats", "w+b") as file:
@@ -194,7 +195,9 @@ class NvmeNode:
         self.daemon_died()
 
     def kill_at_a_step(self, role, limit=0.5, n=4):
-        steps = {name: step for name, step in self.file.steps().items() if name.split()[0] == role}
+        # What is hardly ever passed would be waited for again and again.
+        steps = {name: step for name, step in self.file.steps().items()
+                 if name.split()[0] == role and self.barren.get(name, 0) < 3}
         fewest = min(kills for _, _, kills in steps.values())
         names = sorted(name for name, step in steps.items() if step[2] <= fewest + 1)
         names = self.chance.sample(names, min(n, len(names)))
@@ -213,6 +216,8 @@ class NvmeNode:
         for name, kills in killed().items():
             if kills:
                 self.by_step[name] = self.by_step.get(name, 0) + kills
+            elif not any(killed().values()):
+                self.barren[name] = self.barren.get(name, 0) + 1
         self.not_reached += not any(killed().values())
         if role == "daemon" and any(killed().values()):
             self.daemon_died()
