@@ -160,6 +160,11 @@
 /* A service manager that does not read for so long is not told. */
 #define FM_SERVICE_SECONDS 2
 
+/* A Redis address that a killed daemon's ring still has: how long it is waited for, and how often
+ * it is tried. The kernel needs some ms. */
+#define FM_BUSY_ADDRESS_NS (2 * FM_NS_PER_S)
+#define FM_BUSY_RETRY_US   10000u
+
 /* Connections waiting for accept(2). */
 #define FM_BACKLOG 128
 

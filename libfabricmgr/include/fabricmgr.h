@@ -732,8 +732,9 @@ struct fm_resp_options {
 
 /* Whether fm_resp_create() would take them, on this machine: the same checks, without binding. */
 FM_API int fm_resp_check(const struct fm_resp_options *options);
-/* Binds the addresses. FM_ERR_UNSUPPORTED: no io_uring; FM_ERR_PERMISSION: an address beyond
- * loopback without password and proxy. Starts no thread. */
+/* Binds the addresses; a busy one is tried again for 2 s, then FM_ERR_EXISTS. FM_ERR_UNSUPPORTED:
+ * no io_uring; FM_ERR_PERMISSION: an address beyond loopback without password and proxy. Starts no
+ * thread. */
 FM_API int fm_resp_create(const struct fm_resp_options *options, struct fm_resp **out);
 /* Attaches to the pool and serves until fm_resp_stop(): call it from a thread of its own. */
 FM_API int fm_resp_run(struct fm_resp *resp);

@@ -530,8 +530,8 @@ static int listen_failed(const char *where)
 {
 	int error = errno;
 
-	return fm_fail(FM_ERR_IO, "Redis address %s: cannot listen there: %s: %s", where,
-		       strerror(error),
+	return fm_fail(error == EADDRINUSE ? FM_ERR_EXISTS : FM_ERR_IO,
+		       "Redis address %s: cannot listen there: %s: %s", where, strerror(error),
 		       error == EADDRINUSE ? "another program does: choose another port"
 					   : "choose an address or folder that this user may use");
 }
@@ -589,7 +589,7 @@ static int listen_unix(struct fm_resp *front, const char *path)
 	if (!lstat(path, &status)) {
 		if (!S_ISSOCK(status.st_mode)) {
 			close(fd);
-			return fm_fail(FM_ERR_EXISTS, "%s exists and is not a socket", path);
+			return fm_fail(FM_ERR_INVALID, "%s exists and is not a socket", path);
 		}
 		if (!connect(fd, (struct sockaddr *)&address, sizeof(address))) {
 			close(fd);
@@ -623,6 +623,25 @@ static int listen_tcp(struct fm_resp *front, const struct fm_resp_options *optio
 		return err;
 	}
 	return add_listener(front, fd, NULL);
+}
+
+/*
+ * The ring of a daemon that was killed listens until the kernel has torn it down, which takes a
+ * moment: so long a busy address is waited for.
+ */
+static int listen_at(struct fm_resp *front, const struct fm_resp_options *options,
+		     const char *where)
+{
+	uint64_t until = fm_clock_ns() + FM_BUSY_ADDRESS_NS;
+	int err;
+
+	for (;;) {
+		err = strncmp(where, "unix:", 5) ? listen_tcp(front, options, where)
+						 : listen_unix(front, where + 5);
+		if (err != FM_ERR_EXISTS || fm_clock_ns() >= until)
+			return err;
+		usleep(FM_BUSY_RETRY_US);
+	}
 }
 
 /* ---- life ---- */
@@ -708,9 +727,7 @@ int fm_resp_create(const struct fm_resp_options *options, struct fm_resp **out)
 		front->has_ring = !err;
 	}
 	for (uint32_t i = 0; !err && i < options->n_listen; i++)
-		err = strncmp(options->listen[i], "unix:", 5)
-			      ? listen_tcp(front, options, options->listen[i])
-			      : listen_unix(front, options->listen[i] + 5);
+		err = listen_at(front, options, options->listen[i]);
 	if (err) {
 		fm_resp_destroy(front);
 		return err;

@@ -69,7 +69,8 @@ def main():
     blocks = (size << 20) // LENGTH // BATCH * BATCH
     with tempfile.TemporaryDirectory(prefix="fabricmgr-bench-") as folder:
         socket = f"{folder}/pool.sock"
-        holder = subprocess.Popen([f"{options.bin}/fabricmgr-holder", "--restarts", "1000", "--",
+        holder = subprocess.Popen([f"{options.bin}/fabricmgr-holder", "--restarts", "1000",
+                                   "--pause-max", "0", "--",
                                    f"{options.bin}/fabricmgrd", "--socket", socket, "--size",
                                    f"{size}M", "--log-level", "error"], stderr=subprocess.DEVNULL)
         try:

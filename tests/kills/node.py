@@ -96,7 +96,8 @@ class Node:
                                      "prefill worker": ["--threads", "1"],
                                      "decode worker": ["--threads", "1"]})
         if is_held:
-            self.system.daemon.command[:0] = [f"{BIN}/fabricmgr-holder", "--restarts", "100000", "--"]
+            self.system.daemon.command[:0] = [f"{BIN}/fabricmgr-holder", "--restarts", "100000",
+                                                "--pause-max", "0", "--"]
         self.system.start()
         self.users = self.system.users = Users(self.system, prompts, seed, n_users)
         self.pool_clients = PoolClients(folder, self.system.socket, environment("client"), seed,

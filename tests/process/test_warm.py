@@ -29,7 +29,8 @@ class Held:
 
     def __init__(self, system, *more, holder=(), daemon=f"{BIN}/fabricmgrd", size="64M"):
         self.system = system
-        self.process = system.start(f"{BIN}/fabricmgr-holder", "--restarts", "1000", *holder, "--",
+        self.process = system.start(f"{BIN}/fabricmgr-holder", "--restarts", "1000", "--pause-max", "0",
+                                    *holder, "--",
                                     daemon, "--socket", system.socket, *(["--size", size] if size else []), *more)
         self.starts = 0
         self.wait()
@@ -374,6 +375,57 @@ def test_the_holder_gives_up_where_it_should(system):
         os.kill(before, signal.SIGKILL)
     errors = process.communicate(timeout=60)[1]
     assert process.returncode == 1 and "2 restarts in 3600 s are the limit (--restarts, --within)" in errors
+
+
+SOMETIMES = """#!/bin/sh
+# As fabricmgrd, and ends with a status while a file names one.
+[ -e {folder}/status ] && exit $(cat {folder}/status)
+exec {bin}/fabricmgrd "$@"
+"""
+
+
+@pytest.mark.parametrize("status", (1, 2))
+def test_what_stands_in_the_way_for_a_while_costs_no_pool(system, status):
+    program = f"{system.folder}/sometimes"
+    with open(program, "w", encoding="utf-8") as file:
+        file.write(SOMETIMES.format(folder=system.folder, bin=BIN))
+    os.chmod(program, 0o755)
+    held = Held(system, holder=("--restarts", "30", "--pause-max", "2"), daemon=program)
+    pool = Pool(system.socket)
+    put(pool, range(5))
+    pid = held.pid
+    with open(f"{system.folder}/status", "w", encoding="utf-8") as file:
+        file.write(str(status))
+    begun = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: len(held.lines("FM1603.*ended with status")) >= 4)
+    assert time.monotonic() - begun > 0.35  # at least 50 ms, 100 ms and 200 ms
+    os.unlink(f"{system.folder}/status")
+    held.wait()
+    assert held.kept()["resumed_blocks"] == 5
+    pauses = [float(re.search(r"again in ([0-9.]+) s", line)[1]) for line in held.lines("FM1603")]
+    assert pauses[0] in (0, 0.05) and all(later in (2 * sooner, 0.05, 2)
+                                          for sooner, later in zip(pauses, pauses[1:])), pauses
+    check(Pool(system.socket), range(5))
+    # Asked to end while it waits, it does not wait.
+    pid = held.pid
+    with open(f"{system.folder}/status", "w", encoding="utf-8") as file:
+        file.write(str(status))
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: any("again in 2" in line for line in held.lines("FM1603")))
+    assert held.process.stop() == 1
+
+
+def test_a_port_that_is_free_in_a_moment_is_waited_for(system):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        other = system.start(f"{BIN}/fabricmgrd", "--socket", f"{system.folder}/other", "--size", "16M",
+                             "--redis", f"127.0.0.1:{port}")
+        # It has its socket before it tries the port.
+        until(lambda: os.path.exists(f"{system.folder}/other"))
+        time.sleep(0.3)
+    other.wait_for("ready")
+    assert other.stop() == 0
 
 
 def test_a_daemon_that_hangs_is_killed_and_the_pool_is_kept(system):

@@ -26,11 +26,15 @@
 #include "command_line.h"
 #include "store.h"
 
-enum { RESTARTS = 5, WITHIN_S = 60, STOP_S = 90, RESTARTS_MAX = 1000000 };
+/* With the pauses, 30 restarts of a daemon that fails at once take about a minute. */
+enum { RESTARTS = 30, WITHIN_S = 60, STOP_S = 90, RESTARTS_MAX = 1000000 };
+/* A daemon that lived so long is started again at once; others after a pause, which doubles. */
+enum { SOON_S = 10, PAUSE_S = 2 };
+#define FIRST_PAUSE_S 0.05
 
 struct holder {
 	char **command;
-	uint32_t restarts, within_s, stop_s, watchdog_s;
+	uint32_t restarts, within_s, stop_s, watchdog_s, pause_max_s;
 	int ready_fd;
 	struct store store;
 	int signals; /* signalfd */
@@ -38,7 +42,9 @@ struct holder {
 	double *starts; /* the last @restarts of them, a ring */
 	uint32_t n_starts;
 	double alive_at, kill_at; /* last sign of life; when patience ends, 0: not asked to end */
-	bool is_ending, is_ready;
+	double started_at, pause_s;
+	double start_at; /* of the next daemon, while there is none */
+	bool is_ending, is_ready, is_upgrade;
 };
 
 static const char help[] =
@@ -47,8 +53,9 @@ static const char help[] =
 	"reason, is started again and takes the pool over, with the leases of its clients. For\n"
 	"machines without systemd, which does the same for its units.\n"
 	"\n"
-	"  --restarts N     give up after N restarts (5) ...\n"
+	"  --restarts N     give up after N restarts (30) ...\n"
 	"  --within SECONDS ... in this time (60); the memory is gone then\n"
+	"  --pause-max S    wait at most S seconds before a restart (2; 0: never wait)\n"
 	"  --stop-time S    after a request to end, kill the daemon in S seconds (90)\n"
 	"  --watchdog S     kill a daemon that has not said for S seconds that it lives (0: "
 	"never)\n"
@@ -89,8 +96,8 @@ static int start(struct holder *holder)
 		_exit(FM_EXIT_USAGE);
 	}
 	store_expect(&holder->store, holder->pid);
-	holder->alive_at = now_s();
-	holder->kill_at = 0;
+	holder->alive_at = holder->started_at = now_s();
+	holder->kill_at = holder->start_at = 0;
 	fm_log(FM_LOG_INFO, FM1601 "%s is started, pid %d, with %u descriptors of before",
 	       holder->command[0], (int)holder->pid, holder->store.n);
 	return 0;
@@ -117,7 +124,30 @@ static const char *describe(int status, char text[64])
 	return text;
 }
 
+/* What makes a daemon fail at once may pass: a port that another one holds for a moment. */
+static void choose_pause(struct holder *holder)
+{
+	double now = now_s();
+
+	if (now - holder->started_at >= SOON_S)
+		holder->pause_s = 0;
+	else
+		holder->pause_s = holder->pause_s > 0 ? 2 * holder->pause_s : FIRST_PAUSE_S;
+	if (holder->pause_s > holder->pause_max_s)
+		holder->pause_s = holder->pause_max_s;
+	holder->start_at = now + holder->pause_s;
+}
+
 /* The exit status of the holder, or FM_COMMAND_GO. */
+static int start_again(struct holder *holder)
+{
+	if (!start(holder))
+		return FM_COMMAND_GO;
+	fm_log(FM_LOG_ERROR, FM1602 "%s", fm_error_detail());
+	return FM_EXIT_FAILED;
+}
+
+/* The same; the next daemon starts when its pause is over. */
 static int on_end(struct holder *holder, int status)
 {
 	bool is_usage = WIFEXITED(status) && WEXITSTATUS(status) == FM_EXIT_USAGE;
@@ -129,11 +159,16 @@ static int on_end(struct holder *holder, int status)
 	holder->pid = 0;
 	if (holder->is_ending)
 		return WIFEXITED(status) ? WEXITSTATUS(status) : FM_EXIT_FAILED;
-	/* What it says is wrong will not become right. */
-	if (is_usage || !holder->is_ready) {
+	/* Before there is a pool nothing is lost, and somebody waits for the fault to be named. */
+	if (!holder->is_ready) {
 		fm_log(FM_LOG_ERROR, FM1602 "%s %s and is not started again", holder->command[0],
 		       describe(status, text));
 		return is_usage ? FM_EXIT_USAGE : FM_EXIT_FAILED;
+	}
+	/* It ended as it was asked to: no failure. */
+	if (holder->is_upgrade) {
+		holder->is_upgrade = false;
+		return start_again(holder);
 	}
 	if (!may_restart(holder)) {
 		fm_log(FM_LOG_ERROR,
@@ -143,12 +178,10 @@ static int on_end(struct holder *holder, int status)
 		       holder->within_s);
 		return FM_EXIT_FAILED;
 	}
-	fm_log(FM_LOG_WARNING, FM1603 "%s %s and is started again", holder->command[0],
-	       describe(status, text));
-	if (!start(holder))
-		return FM_COMMAND_GO;
-	fm_log(FM_LOG_ERROR, FM1602 "%s", fm_error_detail());
-	return FM_EXIT_FAILED;
+	choose_pause(holder);
+	fm_log(FM_LOG_WARNING, FM1603 "%s %s and is started again in %.2f s", holder->command[0],
+	       describe(status, text), holder->pause_s);
+	return holder->pause_s > 0 ? FM_COMMAND_GO : start_again(holder);
 }
 
 static void ask_to_end(struct holder *holder)
@@ -181,10 +214,13 @@ static int on_signal(struct holder *holder)
 	case SIGUSR2:
 		fm_log(FM_LOG_INFO, FM1605 "%s is replaced by what stands at its path now",
 		       holder->command[0]);
+		holder->is_upgrade = true;
 		ask_to_end(holder);
 		break;
 	default:
 		holder->is_ending = true;
+		if (!holder->pid)
+			return FM_EXIT_FAILED; /* the pool ends without a daemon */
 		ask_to_end(holder);
 	}
 	return FM_COMMAND_GO;
@@ -207,35 +243,50 @@ static void on_message(struct holder *holder)
 	holder->ready_fd = -1;
 }
 
-/* Kills a daemon that does not end, or does not live; returns how long to wait at most, in ms. */
-static int look_at_clock(struct holder *holder)
+/*
+ * Starts a daemon whose pause is over, kills one that does not end, or does not live. *@wait_ms:
+ * until the next of these. The exit status of the holder, or FM_COMMAND_GO.
+ */
+static int look_at_clock(struct holder *holder, int *wait_ms)
 {
 	double now = now_s(), until = holder->kill_at;
 
+	*wait_ms = -1;
+	if (!holder->pid) {
+		if (now >= holder->start_at)
+			return start_again(holder);
+		*wait_ms = (int)((holder->start_at - now) * 1000) + 1;
+		return FM_COMMAND_GO;
+	}
 	if (!until && holder->watchdog_s && holder->is_ready)
 		until = holder->alive_at + holder->watchdog_s;
-	if (!until || !holder->pid)
-		return -1;
-	if (now < until)
-		return (int)((until - now) * 1000) + 1;
+	if (!until)
+		return FM_COMMAND_GO;
+	if (now < until) {
+		*wait_ms = (int)((until - now) * 1000) + 1;
+		return FM_COMMAND_GO;
+	}
 	fm_log(FM_LOG_WARNING, FM1606 "%s, pid %d, does not %s and is killed", holder->command[0],
 	       (int)holder->pid, holder->kill_at ? "end" : "say that it lives");
 	kill(holder->pid, SIGKILL);
 	holder->kill_at = now + holder->stop_s;
-	return 1000;
+	*wait_ms = 1000;
+	return FM_COMMAND_GO;
 }
 
 static int serve(struct holder *holder)
 {
 	struct pollfd polled[2] = {{.fd = holder->store.socket, .events = POLLIN},
 				   {.fd = holder->signals, .events = POLLIN}};
-	int status = start(holder) ? FM_EXIT_FAILED : FM_COMMAND_GO;
+	int status = start_again(holder);
 
-	if (status != FM_COMMAND_GO)
-		fm_log(FM_LOG_ERROR, FM1602 "%s", fm_error_detail());
 	while (status == FM_COMMAND_GO) {
-		int n = poll(polled, 2, look_at_clock(holder));
+		int wait_ms, n;
 
+		status = look_at_clock(holder, &wait_ms);
+		if (status != FM_COMMAND_GO)
+			break;
+		n = poll(polled, 2, wait_ms);
 		if (n < 0 && errno != EINTR)
 			status = FM_EXIT_FAILED;
 		if (n > 0 && polled[0].revents)
@@ -278,11 +329,12 @@ static int prepare(struct holder *holder)
 
 /* ---- flags ---- */
 
-enum { FLAG_RESTARTS = 256, FLAG_WITHIN, FLAG_STOP, FLAG_WATCHDOG, FLAG_READY };
+enum { FLAG_RESTARTS = 256, FLAG_WITHIN, FLAG_PAUSE, FLAG_STOP, FLAG_WATCHDOG, FLAG_READY };
 
 static const struct option flags[] = {
 	{"restarts", required_argument, NULL, FLAG_RESTARTS},
 	{"within", required_argument, NULL, FLAG_WITHIN},
+	{"pause-max", required_argument, NULL, FLAG_PAUSE},
 	{"stop-time", required_argument, NULL, FLAG_STOP},
 	{"watchdog", required_argument, NULL, FLAG_WATCHDOG},
 	{"ready-fd", required_argument, NULL, FLAG_READY},
@@ -302,6 +354,8 @@ static int take(void *arg, int flag, const char *value)
 		return fm_parse_u32("--restarts", value, 1, RESTARTS_MAX, &holder->restarts);
 	case FLAG_WITHIN:
 		return fm_parse_u32("--within", value, 1, UINT32_MAX, &holder->within_s);
+	case FLAG_PAUSE:
+		return fm_parse_u32("--pause-max", value, 0, 3600, &holder->pause_max_s);
 	case FLAG_STOP:
 		return fm_parse_u32("--stop-time", value, 1, 86400, &holder->stop_s);
 	case FLAG_WATCHDOG:
@@ -317,8 +371,11 @@ int main(int argc, char **argv)
 {
 	/* "+": what follows the command are its own flags. */
 	const struct fm_command command = {"fabricmgr-holder", "+:h", flags, help, take};
-	struct holder holder = {
-		.restarts = RESTARTS, .within_s = WITHIN_S, .stop_s = STOP_S, .ready_fd = -1};
+	struct holder holder = {.restarts = RESTARTS,
+				.within_s = WITHIN_S,
+				.pause_max_s = PAUSE_S,
+				.stop_s = STOP_S,
+				.ready_fd = -1};
 	int status;
 
 	fm_log_set_program(command.name);
