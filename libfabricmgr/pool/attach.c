@@ -497,23 +497,30 @@ static void unmap(struct fm_pool *pool)
 	}
 }
 
-static void pool_free(struct fm_pool *pool)
+static void destroy_locks(struct fm_pool *pool)
 {
-	/* A child has inherited none of it, and may have something else at those addresses. */
-	if (fm_fork_is_ours(pool->fork_value))
-		unmap(pool);
-	if (pool->socket >= 0)
-		close(pool->socket);
-	if (pool->submitted >= 0)
-		close(pool->submitted);
-	if (pool->completed >= 0)
-		close(pool->completed);
 	pthread_mutex_destroy(&pool->socket_lock);
 	pthread_mutex_destroy(&pool->region_lock);
 	pthread_mutex_destroy(&pool->lease_lock);
 	pthread_mutex_destroy(&pool->ring_lock);
 	pthread_mutex_destroy(&pool->queue_lock);
 	pthread_cond_destroy(&pool->ring_changed);
+}
+
+static void pool_free(struct fm_pool *pool)
+{
+	/* A child has inherited none of the memory, and may have something else at those addresses;
+	 * and it would wait for ever for the parent's threads to leave ring_changed. */
+	if (fm_fork_is_ours(pool->fork_value)) {
+		unmap(pool);
+		destroy_locks(pool);
+	}
+	if (pool->socket >= 0)
+		close(pool->socket);
+	if (pool->submitted >= 0)
+		close(pool->submitted);
+	if (pool->completed >= 0)
+		close(pool->completed);
 	free(pool->free_leases);
 	free((void *)pool->lease_uses);
 	free(pool->prefaulted);

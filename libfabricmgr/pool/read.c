@@ -147,8 +147,11 @@ int64_t fm_leases_take(struct fm_pool *pool, const struct fm_key *keys, size_t n
 			base = fm_pool_map(pool, FM_HIGH(place), false);
 		}
 		if (!base) {
-			for (size_t k = 0; k <= i; k++)
+			/* The places are the caller's to give back: no hold may name them. */
+			for (size_t k = 0; k <= i; k++) {
 				fm_lease_drop(&pool->leases[leases[k]]);
+				blocks[k] = (struct fm_block){.lease = FM_NO_LEASE};
+			}
 			return fm_error_last();
 		}
 		blocks[i].data =

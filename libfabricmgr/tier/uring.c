@@ -141,9 +141,11 @@ static int open_file(struct uring *u, uint64_t bytes)
 {
 	int flags = O_RDWR | O_CLOEXEC;
 	struct stat status;
-	bool is_new = stat(u->path, &status) && errno == ENOENT;
+	bool is_there = !stat(u->path, &status), is_new = !is_there && errno == ENOENT;
 	int err;
 
+	if (!is_there && !is_new)
+		return fm_fail(FM_ERR_IO, "opening %s: %s", u->path, strerror(errno));
 	if (is_new)
 		flags |= O_CREAT;
 	else if (S_ISBLK(status.st_mode))

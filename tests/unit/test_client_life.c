@@ -165,6 +165,68 @@ START_TEST(a_child_is_refused_and_its_parent_unharmed)
 }
 END_TEST
 
+enum { WAITERS = 3 };
+
+static void *wait_for_room(void *argument)
+{
+	struct fm_block block;
+
+	(void)argument;
+	ck_assert_int_eq(fm_block_stage(pool, VALUE, 1, &block, 3600ull * 1000000000), 0);
+	fm_block_discard(pool, &block, 1);
+	return NULL;
+}
+
+/* Leases of the whole pool; how many. */
+static uint32_t fill(struct fm_block *blocks, uint32_t max)
+{
+	uint32_t n = 0;
+
+	while (n < max && !fm_block_stage(pool, VALUE, 1, &blocks[n], 1)) {
+		struct fm_seal seal = {.block = &blocks[n], .key = key_of(n)};
+
+		ck_assert_int_eq(fm_block_seal(pool, &ns, &seal, 1), 0);
+		n++;
+	}
+	ck_assert_uint_lt(n, max);
+	return n;
+}
+
+/* Threads that wait for the daemon are not in the child, and it does not wait for them. */
+START_TEST(a_child_detaches_while_threads_wait)
+{
+	static struct fm_block blocks[512];
+	uint32_t n = fill(blocks, 512);
+	pthread_t waiters[WAITERS];
+	bool all_wait = false;
+	int status;
+	pid_t child;
+
+	for (int i = 0; i < WAITERS; i++)
+		ck_assert_int_eq(pthread_create(&waiters[i], NULL, wait_for_room, NULL), 0);
+	while (!all_wait) {
+		usleep(1000);
+		pthread_mutex_lock(&pool->ring_lock);
+		/* The lock is left to wait only: one at the daemon, the others at ring_changed. */
+		all_wait = pool->free_flight_count == FM_RING_ENTRIES - WAITERS && pool->has_poller;
+		if (!all_wait)
+			pthread_mutex_unlock(&pool->ring_lock);
+	}
+	child = fork();
+	if (!child) {
+		alarm(30);
+		fm_pool_detach(pool);
+		_exit(0);
+	}
+	pthread_mutex_unlock(&pool->ring_lock);
+	waitpid(child, &status, 0);
+	ck_assert_msg(WIFEXITED(status) && !WEXITSTATUS(status), "the child ended with %x", status);
+	fm_block_release(pool, blocks, n);
+	for (int i = 0; i < WAITERS; i++)
+		pthread_join(waiters[i], NULL);
+}
+END_TEST
+
 /* What another program, started by this one, finds of it. */
 START_TEST(exec_inherits_nothing)
 {
@@ -210,6 +272,26 @@ START_TEST(an_attached_socket_is_of_no_use_to_others)
 	options.leases = FABRICMGR_LEASES_MAX + 1;
 	ck_assert_int_eq(fm_pool_attach(&options, &thief), FM_ERR_LIMIT);
 	ck_assert_int_eq(close(options.fd), -1);
+}
+END_TEST
+
+/* What a call that failed had leased is given back by it, and not by who releases its blocks. */
+START_TEST(a_failed_acquire_leaves_no_holds)
+{
+	struct fm_key keys[3] = {key_of(1), key_of(2), key_of(3)};
+	uint64_t region_bytes = pool->region_bytes;
+	struct fm_block blocks[3];
+	uint32_t n_free;
+
+	for (uint32_t i = 1; i <= 3; i++)
+		put(i);
+	n_free = pool->free_lease_count;
+	pool->region_bytes = VALUE; /* what the daemon says lies behind its end, but for the first */
+	ck_assert_int_eq(fm_pool_acquire(pool, keys, 3, blocks), FM_ERR_CORRUPT);
+	pool->region_bytes = region_bytes;
+	ck_assert_uint_eq(pool->free_lease_count, n_free);
+	fm_block_release(pool, blocks, 3);
+	ck_assert_uint_eq(pool->free_lease_count, n_free);
 }
 END_TEST
 
@@ -355,8 +437,10 @@ int main(void)
 
 	tcase_add_checked_fixture(all, start, stop);
 	tcase_add_test(all, a_child_is_refused_and_its_parent_unharmed);
+	tcase_add_test(all, a_child_detaches_while_threads_wait);
 	tcase_add_test(all, exec_inherits_nothing);
 	tcase_add_test(all, an_attached_socket_is_of_no_use_to_others);
+	tcase_add_test(all, a_failed_acquire_leaves_no_holds);
 	tcase_add_test(all, an_early_end_frees_everything);
 	tcase_add_test(all, threads_share_a_handle);
 	tcase_set_timeout(all, 120);
