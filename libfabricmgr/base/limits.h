@@ -42,9 +42,8 @@
 /* Victims of one eviction: the fence and the scan of all lease tables are paid once for them. */
 #define FM_EVICT_BATCH 64u
 
-/* Of the blocks of a tenant with quotas, the part that goes at once at most: few, where it has few.
- */
-#define FM_EVICT_SHARE 8u
+/* Of a tenant's blocks, the part that goes at once at most: few, where it has few large ones. */
+#define FM_EVICT_SHARE 64u
 
 /* Victims when a whole chunk goes with its descendants: a chunk of the smallest class, four times.
  */

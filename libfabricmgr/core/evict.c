@@ -239,19 +239,15 @@ static uint32_t sacrifice(struct fm_store *store, uint32_t n)
 	return freed;
 }
 
-/* Victims of one eviction. A tenant with quotas may have few blocks: of them only some go, or most
- * of what it was promised would go for each block that it adds. */
+/* Victims of one eviction. Where blocks are large there are few, and most of the pool would go for
+ * each block that is added. */
 static uint32_t batch_of(const struct fm_store *store)
 {
-	const struct fm_tenant *actor;
 	uint32_t share;
 
 	if (store->actor == NONE)
 		return store->batch;
-	actor = &store->slots.tenants.list[store->actor];
-	if (!actor->limits.guaranteed_chunks && !actor->limits.max_chunks)
-		return store->batch;
-	share = actor->entries / FM_EVICT_SHARE + 1;
+	share = store->slots.tenants.list[store->actor].entries / FM_EVICT_SHARE + 1;
 	return share < store->batch ? share : store->batch;
 }
 

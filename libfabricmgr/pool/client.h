@@ -128,6 +128,11 @@ void fm_leases_return(struct fm_pool *pool, const uint32_t *leases, size_t n);
  * returns how many, or an error with none. */
 int64_t fm_leases_take(struct fm_pool *pool, const struct fm_key *keys, size_t n,
 		       const uint32_t *leases, struct fm_block *blocks);
+/* Keeps a block, and with it what it is a child of, from making room for what comes behind it: that
+ * is no use of it. Returns the lease for fm_leases_let_go(); FM_NO_LEASE: it is not there, or the
+ * table is full. */
+uint32_t fm_leases_hold(struct fm_pool *pool, const struct fm_key *key);
+void fm_leases_let_go(struct fm_pool *pool, uint32_t lease);
 
 /* fm_block_seal() by one who knows the CRC32C of each block already; NULL: computed here. */
 int fm_block_seal_summed(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,

@@ -96,15 +96,32 @@ static int stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_bloc
 	}
 }
 
+/* What is put stands behind its parent: room for it is not made from that. */
+static void hold_parents(struct fm_pool *pool, const struct fm_put_parts *puts, size_t n,
+			 uint32_t *leases)
+{
+	for (size_t i = 0; i < n; i++) {
+		bool is_next = i && puts[i].parent &&
+			       !memcmp(puts[i].parent, &puts[i - 1].key, sizeof(*puts[i].parent));
+
+		leases[i] = puts[i].parent && !is_next ? fm_leases_hold(pool, puts[i].parent)
+						       : FM_NO_LEASE;
+	}
+}
+
 static int put_batch(struct fm_pool *pool, const struct fm_digest *ns, struct fm_put_parts *puts,
 		     size_t n, uint64_t length, uint64_t deadline_ns, const struct fm_gate *gate)
 {
 	struct fm_block blocks[BATCH];
 	struct fm_seal seals[BATCH];
-	uint32_t checksums[BATCH];
-	int err = stage(pool, length, n, blocks, deadline_ns, gate), first = 0;
+	uint32_t checksums[BATCH], leases[BATCH];
 	size_t filled = 0;
+	int err, first = 0;
 
+	hold_parents(pool, puts, n, leases);
+	err = stage(pool, length, n, blocks, deadline_ns, gate);
+	for (size_t i = 0; i < n && err; i++)
+		fm_leases_let_go(pool, leases[i]);
 	for (size_t i = 0; i < n; i++)
 		puts[i].result = err ? err : FM_ERR_CANCELLED;
 	if (err)
@@ -122,6 +139,8 @@ static int put_batch(struct fm_pool *pool, const struct fm_digest *ns, struct fm
 	for (size_t i = 0; i < n; i++)
 		if (puts[i].result && puts[i].result != FM_ERR_EXISTS && !first)
 			first = puts[i].result;
+	for (size_t i = 0; i < n; i++)
+		fm_leases_let_go(pool, leases[i]);
 	fm_block_release(pool, blocks, n); /* those that were sealed */
 	fm_block_discard(pool, blocks, n); /* the others */
 	return first;

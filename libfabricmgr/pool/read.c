@@ -160,6 +160,27 @@ int64_t fm_leases_take(struct fm_pool *pool, const struct fm_key *keys, size_t n
 	return (int64_t)n;
 }
 
+uint32_t fm_leases_hold(struct fm_pool *pool, const struct fm_key *key)
+{
+	struct fm_block block;
+	uint32_t lease;
+
+	if (!fm_leases_reserve(pool, &lease, 1))
+		return FM_NO_LEASE;
+	if (fm_leases_take(pool, key, 1, &lease, &block) == 1)
+		return lease;
+	fm_leases_return(pool, &lease, 1);
+	return FM_NO_LEASE;
+}
+
+void fm_leases_let_go(struct fm_pool *pool, uint32_t lease)
+{
+	if (lease == FM_NO_LEASE)
+		return;
+	fm_lease_drop(&pool->leases[lease]);
+	fm_leases_return(pool, &lease, 1);
+}
+
 int64_t fm_pool_acquire(struct fm_pool *pool, const struct fm_key *keys, size_t n,
 			struct fm_block *blocks)
 {

@@ -364,6 +364,21 @@ int fm_pool_check_writer(struct fm_pool *pool)
 	return err;
 }
 
+/* What the pool could not hold if it were empty is refused before it is emptied for it. */
+static int check_room(const struct fm_pool *pool, uint64_t length, size_t n)
+{
+	uint64_t pages = (length + FM_SLOT_GRAIN - 1) / FM_SLOT_GRAIN;
+	uint64_t in_chunk = FABRICMGR_CHUNK_BYTES / FM_SLOT_GRAIN / pages;
+	uint64_t chunks = pool->region_bytes / FABRICMGR_CHUNK_BYTES;
+
+	if (n <= chunks * in_chunk)
+		return 0;
+	return fm_fail(FM_ERR_LIMIT,
+		       "staging %zu blocks of %llu bytes: the whole pool has room for %llu; stage "
+		       "fewer at a time",
+		       n, (unsigned long long)length, (unsigned long long)(chunks * in_chunk));
+}
+
 int fm_block_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_block *blocks,
 		   uint64_t deadline_ns)
 {
@@ -382,6 +397,9 @@ int fm_block_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_bl
 		return fm_fail(FM_ERR_LIMIT,
 			       "a block of %llu bytes: a block has 1 to %u bytes (one chunk)",
 			       (unsigned long long)length, FABRICMGR_CHUNK_BYTES);
+	err = check_room(pool, length, n);
+	if (err)
+		return err;
 	if (!deadline_ns)
 		deadline_ns = FM_DEADLINE_NS;
 	while (!err && done < n) {
@@ -653,6 +671,7 @@ int64_t fm_pool_fetch(struct fm_pool *pool, const struct fm_key *keys, size_t n,
 	struct fm_submission submissions[WINDOW];
 	struct fm_completion completions[WINDOW];
 	int64_t present = fm_pool_match(pool, keys, n);
+	uint32_t lease = FM_NO_LEASE;
 	uint64_t call;
 
 	if (present < 0 || (size_t)present == n || !pool->has_nvme)
@@ -664,6 +683,9 @@ int64_t fm_pool_fetch(struct fm_pool *pool, const struct fm_key *keys, size_t n,
 		uint64_t passed = fm_clock_ns() - start, left = passed < limit ? limit - passed : 0;
 		uint32_t last = 0;
 
+		/* The chain so far: what comes would push it out. */
+		fm_leases_let_go(pool, lease);
+		lease = done ? fm_leases_hold(pool, &keys[done - 1]) : FM_NO_LEASE;
 		for (uint32_t i = 0; i < piece; i++) {
 			last = i;
 			submissions[i] = (struct fm_submission){
@@ -677,7 +699,9 @@ int64_t fm_pool_fetch(struct fm_pool *pool, const struct fm_key *keys, size_t n,
 		if (completions[last].result)
 			break;
 	}
-	return fm_pool_match(pool, keys, n);
+	present = fm_pool_match(pool, keys, n);
+	fm_leases_let_go(pool, lease);
+	return present;
 }
 
 int fm_block_offer(struct fm_pool *pool, struct fm_block *block, struct fm_key *id)
