@@ -218,10 +218,31 @@ static void count(void *context, int fd, const char *name)
 	*(is_huge ? &sum->huge_bytes : &sum->bytes) += bytes;
 }
 
+/* Of the process that this one would replace (a check before an upgrade); it ends first. */
+static uint64_t replaced_bytes(void)
+{
+	unsigned long long kibibytes = 0;
+	char path[64], line[128];
+	FILE *file;
+
+	if (!number("FABRICMGR_REPLACES"))
+		return 0;
+	snprintf(path, sizeof(path), "/proc/%u/status", (uint32_t)number("FABRICMGR_REPLACES"));
+	file = fopen(path, "re");
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "RssAnon: %llu", &kibibytes) == 1)
+			break;
+	if (file)
+		fclose(file);
+	return kibibytes << 10;
+}
+
 uint64_t fm_service_held_bytes(bool is_huge)
 {
-	if (!held.is_counted)
+	if (!held.is_counted) {
 		for_each(count, &held);
+		held.bytes += replaced_bytes();
+	}
 	held.is_counted = true;
 	return is_huge ? held.huge_bytes : held.bytes;
 }

@@ -68,6 +68,7 @@
 #define FM1607 "FM1607 " /* a descriptor is not kept */
 #define FM1608 "FM1608 " /* the ready descriptor cannot be written */
 #define FM1609 "FM1609 " /* what the daemon says of itself */
+#define FM1610 "FM1610 " /* an upgrade is refused */
 
 /* fabric-engine: programs */
 #define FM2001 "FM2001 " /* the embedded pool stopped */

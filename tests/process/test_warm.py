@@ -416,6 +416,27 @@ def test_what_stands_in_the_way_for_a_while_costs_no_pool(system, status):
     assert held.process.stop() == 1
 
 
+def test_an_upgrade_that_would_fail_is_refused(system):
+    config = f"{system.folder}/conf"
+    with open(config, "w", encoding="utf-8") as file:
+        file.write("[pool]\nsize = 16M\n")
+    held = Held(system, "--config", config, size=None)
+    pool = Pool(system.socket)
+    put(pool, range(5))
+    pid = held.pid
+    for text, words in (("[pool]\nsize = lots\n", "size lots"), ("[pool]\nsize = 900T\n", "FM1011")):
+        with open(config, "w", encoding="utf-8") as file:
+            file.write(text)
+        refused = len(held.lines("FM1610"))
+        held.process.process.send_signal(signal.SIGUSR2)
+        until(lambda n=refused: len(held.lines("FM1610.*the daemon that runs stays")) > n)
+        assert held.lines(words) and held.pid == pid and pool.is_connected()
+    with open(config, "w", encoding="utf-8") as file:
+        file.write("[pool]\nsize = 16M\n[log]\nlevel = debug\n")
+    held.upgrade()
+    assert held.pid != pid and held.kept()["resumed_blocks"] == 5 and not held.lines("FM160[23]")
+
+
 def test_a_port_that_is_free_in_a_moment_is_waited_for(system):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

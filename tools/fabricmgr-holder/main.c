@@ -37,9 +37,9 @@ struct holder {
 	uint32_t restarts, within_s, stop_s, watchdog_s, pause_max_s;
 	int ready_fd;
 	struct store store;
-	int signals; /* signalfd */
-	pid_t pid;
-	double *starts; /* the last @restarts of them, a ring */
+	int signals;	      /* signalfd */
+	pid_t pid, check_pid; /* the daemon; what looks whether another one would start; 0: none */
+	double *starts;	      /* the last @restarts of them, a ring */
 	uint32_t n_starts;
 	double alive_at, kill_at; /* last sign of life; when patience ends, 0: not asked to end */
 	double started_at, pause_s;
@@ -64,7 +64,8 @@ static const char help[] =
 	"\n"
 	"SIGTERM, SIGINT: end the daemon, then itself. SIGHUP: passed on (reload). SIGUSR2: end "
 	"the\n"
-	"daemon and start the program at its path again (an upgrade). See fabricmgr-holder(8).\n";
+	"daemon and start the program at its path again (an upgrade), when a check of it finds no\n"
+	"fault. See fabricmgr-holder(8).\n";
 
 static double now_s(void)
 {
@@ -76,25 +77,33 @@ static double now_s(void)
 
 /* ---- the daemon's life ---- */
 
+/* In a child; returns never. */
+static void become(const struct holder *holder, pid_t parent, char *const *command)
+{
+	sigset_t none;
+
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	/* Without us nobody would start it again, or know what it hands over. */
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	if (getppid() != parent || store_give(&holder->store, holder->watchdog_s))
+		_exit(FM_EXIT_FAILED);
+	execvp(command[0], command);
+	fm_log(FM_LOG_ERROR, FM1604 "%s: %s", command[0], strerror(errno));
+	_exit(FM_EXIT_USAGE);
+}
+
 static int start(struct holder *holder)
 {
 	pid_t parent = getpid();
-	sigset_t none;
 
 	holder->pid = fork();
-	if (holder->pid < 0)
+	if (holder->pid < 0) {
+		holder->pid = 0;
 		return fm_fail(FM_ERR_IO, "fork: %s", strerror(errno));
-	if (!holder->pid) {
-		sigemptyset(&none);
-		sigprocmask(SIG_SETMASK, &none, NULL);
-		/* Without us nobody would start it again, or know what it hands over. */
-		prctl(PR_SET_PDEATHSIG, SIGTERM);
-		if (getppid() != parent || store_give(&holder->store, holder->watchdog_s))
-			_exit(FM_EXIT_FAILED);
-		execvp(holder->command[0], holder->command);
-		fm_log(FM_LOG_ERROR, FM1604 "%s: %s", holder->command[0], strerror(errno));
-		_exit(FM_EXIT_USAGE);
 	}
+	if (!holder->pid)
+		become(holder, parent, holder->command);
 	store_expect(&holder->store, holder->pid);
 	holder->alive_at = holder->started_at = now_s();
 	holder->kill_at = holder->start_at = 0;
@@ -193,29 +202,101 @@ static void ask_to_end(struct holder *holder)
 		holder->kill_at = now_s() + holder->stop_s;
 }
 
+/* ---- an upgrade ---- */
+
+/* In a child; returns never. With --check behind its arguments, and its output for nobody. */
+static void become_check(const struct holder *holder, pid_t parent)
+{
+	int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+	char **command, pid[16], check[] = "--check";
+	size_t n = 0;
+
+	while (holder->command[n])
+		n++;
+	command = calloc(n + 2, sizeof(*command));
+	snprintf(pid, sizeof(pid), "%d", (int)holder->pid);
+	/* Its memory is there for the next one: what it keeps here, and what ends with it. */
+	if (!command || null < 0 || dup2(null, STDOUT_FILENO) < 0 ||
+	    setenv("FABRICMGR_REPLACES", pid, 1))
+		_exit(FM_EXIT_FAILED);
+	memcpy(command, holder->command, n * sizeof(*command));
+	command[n] = check;
+	become(holder, parent, command);
+}
+
+/* Only a daemon that would start may take the place of one that serves. */
+static void begin_upgrade(struct holder *holder)
+{
+	pid_t parent = getpid();
+
+	if (holder->is_ending)
+		return;
+	if (!holder->pid) {
+		holder->start_at = 0; /* there is none: now, not after its pause */
+		return;
+	}
+	if (holder->check_pid) {
+		kill(holder->check_pid, SIGKILL);
+		waitpid(holder->check_pid, NULL, 0);
+	}
+	holder->check_pid = fork();
+	if (!holder->check_pid)
+		become_check(holder, parent);
+	if (holder->check_pid > 0)
+		return;
+	holder->check_pid = 0;
+	fm_log(FM_LOG_ERROR, FM1610 "no upgrade: fork: %s", strerror(errno));
+}
+
+static void finish_check(struct holder *holder, int status)
+{
+	char text[64];
+
+	holder->check_pid = 0;
+	if (!WIFEXITED(status) || WEXITSTATUS(status)) {
+		fm_log(FM_LOG_ERROR,
+		       FM1610 "no upgrade, and the daemon that runs stays: %s --check %s: its "
+			      "lines above say why",
+		       holder->command[0], describe(status, text));
+		return;
+	}
+	if (!holder->pid)
+		return; /* it has ended meanwhile, and the next one is the new one */
+	fm_log(FM_LOG_INFO, FM1605 "%s is replaced by what stands at its path now",
+	       holder->command[0]);
+	holder->is_upgrade = true;
+	ask_to_end(holder);
+}
+
 /* ---- the loop ---- */
+
+/* One signal may tell of both. */
+static int on_child(struct holder *holder)
+{
+	int status;
+
+	if (holder->check_pid && waitpid(holder->check_pid, &status, WNOHANG) == holder->check_pid)
+		finish_check(holder, status);
+	if (holder->pid && waitpid(holder->pid, &status, WNOHANG) == holder->pid)
+		return on_end(holder, status);
+	return FM_COMMAND_GO;
+}
 
 static int on_signal(struct holder *holder)
 {
 	struct signalfd_siginfo info;
-	int status;
 
 	if (read(holder->signals, &info, sizeof(info)) != sizeof(info))
 		return FM_COMMAND_GO;
 	switch (info.ssi_signo) {
 	case SIGCHLD:
-		if (holder->pid && waitpid(holder->pid, &status, WNOHANG) == holder->pid)
-			return on_end(holder, status);
-		break;
+		return on_child(holder);
 	case SIGHUP:
 		if (holder->pid)
 			kill(holder->pid, SIGHUP);
 		break;
 	case SIGUSR2:
-		fm_log(FM_LOG_INFO, FM1605 "%s is replaced by what stands at its path now",
-		       holder->command[0]);
-		holder->is_upgrade = true;
-		ask_to_end(holder);
+		begin_upgrade(holder);
 		break;
 	default:
 		holder->is_ending = true;
