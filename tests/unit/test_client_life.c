@@ -286,7 +286,7 @@ START_TEST(a_failed_acquire_leaves_no_holds)
 	for (uint32_t i = 1; i <= 3; i++)
 		put(i);
 	n_free = pool->free_lease_count;
-	pool->region_bytes = VALUE; /* what the daemon says lies behind its end, but for the first */
+	pool->region_bytes = VALUE; /* what the daemon says lies behind its end */
 	ck_assert_int_eq(fm_pool_acquire(pool, keys, 3, blocks), FM_ERR_CORRUPT);
 	pool->region_bytes = region_bytes;
 	ck_assert_uint_eq(pool->free_lease_count, n_free);
