@@ -239,18 +239,42 @@ bool fm_log_give_up(struct fm_log *log, uint16_t mark)
 	return false;
 }
 
-uint32_t fm_log_invalidate(struct fm_log *log, const uint8_t *ns)
+bool fm_log_is_one(const struct fm_log *log, uint16_t mark, uint16_t other)
 {
+	return fm_log_map_account((struct fm_log *)log, mark) ==
+	       fm_log_map_account((struct fm_log *)log, other);
+}
+
+static bool is_in_namespace(const struct fm_log_entry *entry, const uint8_t *ns)
+{
+	return (entry->state == FM_LOG_PENDING || entry->state == FM_LOG_LIVE) &&
+	       !memcmp(entry->block.ns, ns, sizeof(entry->block.ns));
+}
+
+/* Whether somebody else has blocks in a namespace, too. */
+static bool is_shared(const struct fm_log *log, const uint8_t *ns, int32_t mark)
+{
+	for (uint32_t i = 0; mark != FM_LOG_ANY && i < log->options.entries_max; i++)
+		if (is_in_namespace(&log->entries[i], ns) &&
+		    !fm_log_is_one(log, log->entries[i].mark, (uint16_t)mark))
+			return true;
+	return false;
+}
+
+uint32_t fm_log_invalidate(struct fm_log *log, const uint8_t *ns, int32_t mark)
+{
+	/* The record of a namespace removes all that stands before it, whoever's that is. */
+	bool goes_singly = is_shared(log, ns, mark);
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < log->options.entries_max; i++) {
-		struct fm_log_entry *entry = &log->entries[i];
+		const struct fm_log_entry *entry = &log->entries[i];
 
-		if ((entry->state != FM_LOG_PENDING && entry->state != FM_LOG_LIVE) ||
-		    memcmp(entry->block.ns, ns, sizeof(entry->block.ns)))
+		if (!is_in_namespace(entry, ns) ||
+		    (goes_singly && !fm_log_is_one(log, entry->mark, (uint16_t)mark)))
 			continue;
-		if (!n++) {
-			start_removal(log, i, FM_LOG_REMOVING_NS);
+		if (!n++ || goes_singly) {
+			start_removal(log, i, goes_singly ? FM_LOG_REMOVING : FM_LOG_REMOVING_NS);
 			continue;
 		}
 		fm_log_map_unlink(log, i);
@@ -668,6 +692,7 @@ static void describe(const struct fm_log *log, uint32_t entry, struct fm_log_pla
 		.offset =
 			((uint64_t)e->segment * log->options.segment_pages + e->page) * FM_LOG_PAGE,
 		.entry = entry,
+		.mark = e->mark,
 		.number = e->number,
 	};
 }
@@ -692,6 +717,13 @@ bool fm_log_has(const struct fm_log *log, const struct fm_key *key, uint32_t *le
 	*length = log->entries[entry].block.length;
 	*crc32c = log->entries[entry].block.crc32c;
 	return true;
+}
+
+bool fm_log_is_others(const struct fm_log *log, const struct fm_key *key, uint16_t mark)
+{
+	uint32_t entry = fm_log_map_find(log, key);
+
+	return entry != NONE && !fm_log_is_one(log, log->entries[entry].mark, mark);
 }
 
 bool fm_log_is_current(const struct fm_log *log, const struct fm_log_place *place)

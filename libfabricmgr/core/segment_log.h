@@ -204,7 +204,9 @@ bool fm_log_is_busy(const struct fm_log *log);
 
 /* Not found from now on. FM_ERR_NOT_FOUND: it is not in the log. */
 int fm_log_remove(struct fm_log *log, const struct fm_key *key);
-uint32_t fm_log_invalidate(struct fm_log *log, const uint8_t *ns);
+/* All of a namespace that are @mark's, as the accounts tell them apart; FM_LOG_ANY: whoever's. */
+#define FM_LOG_ANY (-1)
+uint32_t fm_log_invalidate(struct fm_log *log, const uint8_t *ns, int32_t mark);
 /* The oldest block that can be read of those with @mark is removed; false: there is none. */
 bool fm_log_give_up(struct fm_log *log, uint16_t mark);
 /* Bytes of the blocks with @mark. */
@@ -218,6 +220,7 @@ struct fm_log_place {
 	struct fm_log_block block;
 	uint64_t offset; /* in bytes from the first segment */
 	uint32_t entry;
+	uint16_t mark;
 	uint64_t number;
 };
 
@@ -226,6 +229,10 @@ bool fm_log_find(const struct fm_log *log, const struct fm_key *key, struct fm_l
 /* In the log, perhaps still on its way. */
 bool fm_log_has(const struct fm_log *log, const struct fm_key *key, uint32_t *length,
 		uint32_t *crc32c);
+/* It is, perhaps still on its way, and was written with a mark of another account than @mark's. */
+bool fm_log_is_others(const struct fm_log *log, const struct fm_key *key, uint16_t mark);
+/* Whether an account has both marks. */
+bool fm_log_is_one(const struct fm_log *log, uint16_t mark, uint16_t other);
 /* The bytes at @place are still those of its block. */
 bool fm_log_is_current(const struct fm_log *log, const struct fm_log_place *place);
 /* Its bytes are wrong or cannot be read. True: @place is where another copy is. */

@@ -447,7 +447,8 @@ struct fm_hint {
 	uint64_t pin_ns;      /* for so long it goes only when nothing else may; 0: not */
 	uint64_t expected_ns; /* used again in about this time; 0: unknown; policy density */
 };
-/* Of the last block of a chain: those before it stay as long as it does. */
+/* Of the last block of a chain: those before it stay as long as it does. FM_ERR_PERMISSION: it is
+ * another tenant's. */
 FM_API int fm_block_hint(struct fm_pool *pool, const struct fm_block *block,
 			 const struct fm_hint *hint);
 

@@ -131,7 +131,7 @@ void fm_server_tenant_info(const struct fm_server *server, uint32_t number,
 int fm_session_choose_tenant(struct fm_session *session, const char *name);
 /* Root and the daemon's user. */
 bool fm_session_may_operate(const struct fm_session *session);
-/* Whether it may remove or replace what is sealed under @key. */
+/* Whether it may remove what is sealed under @key, in memory or in the log. */
 bool fm_session_may_change(const struct fm_session *session, const struct fm_key *key);
 /* Whether its tenant may have one more request in flight; false: owner.over says so. */
 bool fm_session_may_wait(struct fm_session *session);

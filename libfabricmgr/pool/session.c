@@ -650,15 +650,15 @@ static void on_invalidate(struct fm_session *session, const struct fm_submission
 {
 	struct fm_tiering *tiering = session->server->tiering;
 	struct fm_completion completion = {.tag = s->tag};
+	uint32_t tenant = fm_session_may_operate(session) ? FM_NO_ENTRY : session->tenant;
 
-	if (!session->owner.region)
+	if (!session->owner.region) {
 		completion.result = FM_ERR_PERMISSION;
-	else
-		completion.origin =
-			fm_tiering_invalidate(tiering, s->ns) +
-			fm_store_invalidate(&session->server->store, s->ns,
-					    fm_session_may_operate(session) ? FM_NO_ENTRY
-									    : session->tenant);
+	} else {
+		/* First the log: it counts what is not in memory. */
+		completion.origin = fm_tiering_invalidate(tiering, s->ns, tenant);
+		completion.origin += fm_store_invalidate(&session->server->store, s->ns, tenant);
+	}
 	fm_tiering_answer(tiering, session, &completion, true);
 }
 
@@ -675,13 +675,29 @@ static void on_remove(struct fm_session *session, const struct fm_submission *s)
 	fm_tiering_answer(tiering, session, &completion, true);
 }
 
+/* As fm_store_seal() of a key that stands in memory; for root, too: it acts for its tenant. */
+static int check_log(struct fm_session *session, const struct fm_submission *s)
+{
+	struct fm_server *server = session->server;
+
+	if (!fm_tiering_is_others(server->tiering, &s->key, session->tenant))
+		return 0;
+	if (s->flags & FM_SEAL_REPLACE)
+		return fm_fail(FM_ERR_PERMISSION, "the block of this key is another tenant's");
+	server->store.counters.duplicates++;
+	return FM_ERR_EXISTS;
+}
+
 static void on_seal(struct fm_session *session, const struct fm_submission *s,
 		    const struct fm_store_seal *seal)
 {
 	struct fm_tiering *tiering = session->server->tiering;
-	int err = fm_store_seal(&session->server->store, &session->owner, seal);
-	struct fm_completion completion = fill_answer(session, s->tag, err, s->entry);
+	struct fm_completion completion;
+	int err = check_log(session, s);
 
+	if (!err)
+		err = fm_store_seal(&session->server->store, &session->owner, seal);
+	completion = fill_answer(session, s->tag, err, s->entry);
 	/* What it takes the place of must not come back: the answer waits for that. */
 	if (!err && fm_tiering_sealed(tiering, s->entry, seal->replaces))
 		fm_tiering_answer(tiering, session, &completion, false);
@@ -734,7 +750,7 @@ static void fail_group(struct fm_session *session, int err)
 static void on_group_seal(struct fm_session *session, const struct fm_submission *s)
 {
 	struct fm_store_seal seals[FM_GROUP_MAX];
-	int results[FM_GROUP_MAX];
+	int results[FM_GROUP_MAX], others = 0;
 
 	if (!session->group)
 		session->group = calloc(FM_GROUP_MAX, sizeof(*session->group));
@@ -749,10 +765,16 @@ static void on_group_seal(struct fm_session *session, const struct fm_submission
 	session->waiting++;
 	if (s->flags & FM_SUBMIT_MORE)
 		return;
-	for (uint32_t i = 0; i < session->group_size; i++)
+	for (uint32_t i = 0; i < session->group_size; i++) {
 		seals[i] = seal_of(&session->group[i]);
-	fm_store_seal_group(&session->server->store, &session->owner, seals, session->group_size,
-			    results);
+		results[i] = check_log(session, &session->group[i]);
+		others += results[i] != 0;
+		if (!results[i])
+			results[i] = FM_ERR_CANCELLED;
+	}
+	if (!others)
+		fm_store_seal_group(&session->server->store, &session->owner, seals,
+				    session->group_size, results);
 	end_group(session, results);
 }
 
@@ -774,6 +796,11 @@ static int on_hint(struct fm_session *session, const struct fm_submission *s)
 		return FM_ERR_PERMISSION;
 	if (s->entry >= session->server->store.index.entries_max)
 		return FM_ERR_NOT_FOUND;
+	if (session->server->store.index.entries[s->entry].word ==
+		    FABRICMGR_WORD(s->generation, FABRICMGR_BLOCK_SEALED) &&
+	    fm_store_tenant(&session->server->store, s->entry) != session->tenant &&
+	    !fm_session_may_operate(session))
+		return FM_ERR_PERMISSION;
 	return fm_store_hint(&session->server->store, s->entry, s->generation, &hint);
 }
 

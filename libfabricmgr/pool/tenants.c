@@ -291,8 +291,10 @@ bool fm_session_may_change(const struct fm_session *session, const struct fm_key
 	uint64_t word;
 	uint32_t entry = fm_index_find(&store->index, key, &word);
 
-	return entry == FM_NO_ENTRY || fm_session_may_operate(session) ||
-	       fm_store_tenant(store, entry) == session->tenant;
+	if (fm_session_may_operate(session))
+		return true;
+	return (entry == FM_NO_ENTRY || fm_store_tenant(store, entry) == session->tenant) &&
+	       !fm_tiering_is_others(session->server->tiering, key, session->tenant);
 }
 
 /* ---- requests in flight, figures ---- */

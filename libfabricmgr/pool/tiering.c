@@ -205,6 +205,9 @@ bool fm_tiering_sealed(struct fm_tiering *t, uint32_t entry, bool replaces)
 	if (!t)
 		return false;
 	describe(t, entry, &block);
+	/* What another tenant wrote is not this one's to take; see session.c. */
+	if (fm_tiering_is_others(t, &block.key, fm_store_tenant(&t->server->store, entry)))
+		return false;
 	is_other = fm_log_has(fm_nvme_log(t->nvme), &block.key, &length, &crc32c) &&
 		   (replaces || length != block.length || crc32c != block.crc32c);
 	if (is_other)
@@ -220,7 +223,12 @@ bool fm_tiering_remove(struct fm_tiering *t, const struct fm_key *key)
 	return t && !fm_log_remove(fm_nvme_log(t->nvme), key);
 }
 
-uint32_t fm_tiering_invalidate(struct fm_tiering *t, const uint8_t *ns)
+bool fm_tiering_is_others(const struct fm_tiering *t, const struct fm_key *key, uint32_t tenant)
+{
+	return t && fm_log_is_others(fm_nvme_log(t->nvme), key, t->marks[tenant]);
+}
+
+uint32_t fm_tiering_invalidate(struct fm_tiering *t, const uint8_t *ns, uint32_t tenant)
 {
 	struct fm_log *log = t ? fm_nvme_log(t->nvme) : NULL;
 	uint32_t only_here = 0;
@@ -234,10 +242,11 @@ uint32_t fm_tiering_invalidate(struct fm_tiering *t, const uint8_t *ns)
 
 		if (!memcmp(block->ns, ns, sizeof(block->ns)) &&
 		    fm_log_find(log, &block->key, &place) && place.entry == i &&
+		    (tenant == FM_NO_ENTRY || fm_log_is_one(log, place.mark, t->marks[tenant])) &&
 		    fm_index_find(&t->server->store.index, &block->key, &word) == FM_NO_ENTRY)
 			only_here++;
 	}
-	fm_log_invalidate(log, ns);
+	fm_log_invalidate(log, ns, tenant == FM_NO_ENTRY ? FM_LOG_ANY : t->marks[tenant]);
 	return only_here;
 }
 
@@ -360,7 +369,16 @@ static bool is_being_read(const struct fm_tiering *t, const struct fetch *until)
 	return false;
 }
 
-/* What a tenant asked for is charged to it, in an arena that this user alone may change. */
+/* Whose a block of the log is: the first's, where its tenant is there no more. */
+static uint32_t tenant_of(const struct fm_tiering *t, uint16_t mark)
+{
+	for (uint32_t i = 1; i < t->server->tenant_count; i++)
+		if (t->marks[i] == mark)
+			return i;
+	return 0;
+}
+
+/* A block stays its tenant's, whoever asked for it, in an arena that this user alone may change. */
 static int64_t fetcher_of(struct fm_tiering *t, uint32_t tenant, struct fm_owner **out)
 {
 	struct fm_owner *owner = &t->fetchers[tenant];
@@ -399,7 +417,7 @@ static bool start_fetch(struct fm_tiering *t, struct fetch *fetch, uint64_t now)
 	} else if (!fm_nvme_may_read(t->nvme, place.block.length)) {
 		return false;
 	} else {
-		int64_t region = fetcher_of(t, fetch->session->tenant, &fetch->owner);
+		int64_t region = fetcher_of(t, tenant_of(t, place.mark), &fetch->owner);
 
 		err = region < 0 ? (int)region
 				 : fm_store_stage(store, fetch->owner, place.block.length,

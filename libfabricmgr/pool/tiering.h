@@ -33,8 +33,11 @@ void fm_tiering_chunk(struct fm_tiering *tiering, uint32_t region, uint32_t chun
 bool fm_tiering_sealed(struct fm_tiering *tiering, uint32_t entry, bool replaces);
 /* True: it was in the log. */
 bool fm_tiering_remove(struct fm_tiering *tiering, const struct fm_key *key);
-/* How many blocks of the namespace it had that the pool had not. */
-uint32_t fm_tiering_invalidate(struct fm_tiering *tiering, const uint8_t *ns);
+/* How many blocks of the namespace it had that the pool had not. @tenant FM_NO_ENTRY: whoever's. */
+uint32_t fm_tiering_invalidate(struct fm_tiering *tiering, const uint8_t *ns, uint32_t tenant);
+/* Whether a block of @key is in the log that is not @tenant's. */
+bool fm_tiering_is_others(const struct fm_tiering *tiering, const struct fm_key *key,
+			  uint32_t tenant);
 /* Completes @completion when every removal so far also holds after a restart; at once without
  * tiering. @is_removal: its result tells when the log could not note it. */
 void fm_tiering_answer(struct fm_tiering *tiering, struct fm_session *session,

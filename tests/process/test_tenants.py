@@ -420,3 +420,137 @@ def test_an_engine_has_the_salt_of_its_tenant(node, tiny_model):
     n = blocks_after("search")
     assert n > 0 and blocks_after("search") == n  # found again
     assert blocks_after("batch") == n             # what search has was not found
+
+
+# ---- blocks that are on NVMe alone ----
+
+REPLACE, N_EACH = 1, 12
+NVME = POOLS.replace("[group research]", "[group research]\nnvme = {folder}/log\nnvme-size = 257M")
+
+
+def on_nvme_alone(node):
+    """Root acts for batch: keys 1 to 12 are its blocks, in the log and not in memory."""
+    batch = Pool(node.socket("research"), tenant="batch")
+    for n in range(1, N_EACH + 1):
+        batch.release(batch.put(n, MIB))
+    until(lambda: node.quota("research")["batch"]["nvme_bytes"] == N_EACH * MIB)
+    evict(node)
+    assert not any(batch.match(n) for n in range(1, N_EACH + 1))
+    return batch
+
+
+def evict(node):
+    out = subprocess.run([f"{BIN}/fabricctl", "--socket", node.socket("research"), "evict"], capture_output=True,
+                         text=True, check=False, timeout=60)
+    assert out.returncode == 0, out.stderr
+
+
+def seal_as(pool, n, flags=0):
+    """The result of sealing bytes that are not those of @n under its key."""
+    block = pool.stage(MIB)[0]
+    ctypes.memmove(block.data, b"B" * MIB, MIB)
+    seal = pool_client.Seal(ctypes.pointer(block), pool_client.key_of(n), None, 0, flags)
+    result = pool.lib.fm_block_seal(pool.handle, bytes(32), ctypes.byref(seal), ctypes.c_size_t(1))
+    end = pool.lib.fm_block_discard if result else pool.lib.fm_block_release
+    end(pool.handle, ctypes.byref(block), ctypes.c_size_t(1))
+    return result
+
+
+def fetch(pool, n):
+    pool.lib.fm_pool_fetch.restype = ctypes.c_int64
+    return pool.lib.fm_pool_fetch(pool.handle, ctypes.byref(pool_client.key_of(n)), ctypes.c_size_t(1),
+                                  ctypes.c_uint64(30 * 10 ** 9))
+
+
+def remove(pool, n):
+    return pool.lib.fm_pool_remove(pool.handle, ctypes.byref(pool_client.key_of(n)), ctypes.c_size_t(1))
+
+
+def is_as_it_was(pool, n):
+    block = pool.acquire(n) if fetch(pool, n) == 1 else None
+    if not block:
+        return False
+    same = ctypes.string_at(block.data, block.length) == pool_client.bytes_of(n, MIB)
+    pool.release(block)
+    return same
+
+
+def test_what_another_tenant_has_on_nvme_is_not_taken_replaced_or_removed(system, folder):
+    if os.geteuid():
+        pytest.skip("needs root, to become another user")
+    node = Node(system, folder, NVME)
+    batch = on_nvme_alone(node)
+
+    def claims():
+        search = Pool(node.socket("research"))
+        assert search.tenant()[0] == "search"
+        assert seal_as(search, 1) == pool_client.EXISTS
+        assert seal_as(search, 2, REPLACE) == -PERMISSION
+        assert remove(search, 3) == -PERMISSION
+        assert search.put_group(4, MIB) is False
+        assert search.lib.fm_pool_invalidate(search.handle, bytes(32)) == 0
+        # What is fetched stays its tenant's.
+        assert fetch(search, 7) == 1 and search.match(7) == 1
+        assert remove(search, 7) == -PERMISSION and seal_as(search, 7, REPLACE) == -PERMISSION
+        # Its own goes, and nothing else of the namespace.
+        for n in range(1000, 1004):
+            search.release(search.put(n, MIB))
+        assert search.lib.fm_pool_invalidate(search.handle, bytes(32)) == 4
+        assert search.match(1000) == 0 and search.match(7) == 1
+        assert search.lib.fm_pool_invalidate(search.handle, bytes(32)) == 0
+    as_nobody(claims)
+    until(lambda: [node.quota("research")["search"][what] for what in ("nvme_bytes", "blocks")] == [0, 0])
+    found = node.quota("research")["batch"]
+    assert found["blocks"] == 1 and found["nvme_bytes"] == N_EACH * MIB
+    assert seal_as(batch, 7, REPLACE) == 0 and remove(batch, 7) == 1
+    assert all(is_as_it_was(batch, n) for n in range(1, N_EACH + 1) if n != 7)
+    # In memory and on NVMe: what is refused of the one leaves the other, too.
+    as_nobody(lambda: invalidates_nothing(node))
+    evict(node)
+    assert all(is_as_it_was(batch, n) for n in range(1, N_EACH + 1) if n != 7)
+    batch.detach()
+    # The log says whose a block is after a restart, too.
+    assert node.daemon.stop() == 0
+    node = Node(system, folder, NVME)
+    as_nobody(lambda: invalidates_nothing(node))
+    batch = Pool(node.socket("research"), tenant="batch")
+    assert all(is_as_it_was(batch, n) for n in range(1, N_EACH + 1) if n != 7)
+    batch.detach()
+    # Who administers the node may: the whole namespace, whoever's the blocks are.
+    batch = Pool(node.socket("research"), tenant="search")
+    assert batch.lib.fm_pool_invalidate(batch.handle, bytes(32)) == N_EACH - 1
+    batch.detach()
+
+
+def invalidates_nothing(node):
+    search = Pool(node.socket("research"))
+    assert search.lib.fm_pool_invalidate(search.handle, bytes(32)) == 0
+    assert seal_as(search, 2) == pool_client.EXISTS and remove(search, 3) == -PERMISSION
+    search.detach()
+
+
+class Hint(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_uint32), ("priority", ctypes.c_int32), ("pin_ns", ctypes.c_uint64),
+                ("expected_ns", ctypes.c_uint64)]
+
+
+def hint(pool, n):
+    block, wish = pool.acquire(n), Hint(ctypes.sizeof(Hint), -16, 0, 0)
+    result = pool.lib.fm_block_hint(pool.handle, ctypes.byref(block), ctypes.byref(wish))
+    pool.release(block)
+    return result
+
+
+def test_a_hint_is_for_the_blocks_of_ones_own_tenant(node):
+    if os.geteuid():
+        pytest.skip("needs root, to become another user")
+    batch = Pool(node.socket("research"), tenant="batch")
+    batch.release(batch.put(1, MIB))
+
+    def claims():
+        search = Pool(node.socket("research"))
+        search.release(search.put(2, MIB))
+        assert hint(search, 2) == 0 and hint(search, 1) == -PERMISSION
+    as_nobody(claims)
+    assert hint(batch, 1) == 0
+    batch.detach()

@@ -362,6 +362,27 @@ static void step_give_up(struct world *world)
 	ck_assert_uint_eq(gone, gave);
 }
 
+/* A namespace goes as a whole, or what is of one mark there and nothing else. */
+static void step_invalidate(struct world *world, uint8_t name, int32_t mark)
+{
+	uint8_t ns[16] = {name};
+	uint32_t there = 0;
+	bool had[KEYS];
+
+	for (uint32_t key = 0; key < KEYS; key++)
+		had[key] = has_key(world, key);
+	for (uint32_t key = name; key < KEYS; key += 2)
+		there += had[key] && (mark == FM_LOG_ANY || mark_of(key) == mark);
+	ck_assert_uint_eq(fm_log_invalidate(fm_nvme_log(world->nvme), ns, mark), there);
+	for (uint32_t key = 0; key < KEYS; key++) {
+		bool goes = (key & 1) == name && (mark == FM_LOG_ANY || mark_of(key) == mark);
+
+		ck_assert(has_key(world, key) == (had[key] && !goes));
+		if (goes)
+			asked_to_remove(world, key);
+	}
+}
+
 static void step(struct world *world)
 {
 	uint32_t key = (uint32_t)(fake_random(&world->seed) % KEYS);
@@ -375,11 +396,7 @@ static void step(struct world *world)
 		fm_log_remove(fm_nvme_log(world->nvme), &name);
 		asked_to_remove(world, key);
 	} else if (kind == 24) {
-		uint8_t ns[16] = {key & 1};
-
-		fm_log_invalidate(fm_nvme_log(world->nvme), ns);
-		for (uint32_t i = key & 1; i < KEYS; i += 2)
-			asked_to_remove(world, i);
+		step_invalidate(world, key & 1, key % 3 ? FM_LOG_ANY : mark_of(key));
 	} else if (kind == 25) {
 		step_give_up(world);
 	} else {
