@@ -156,8 +156,8 @@
 /* How long it looks at most, so that it serves others meanwhile. */
 #define FM_KEPT_PROBE_MAX_NS (2 * FM_NS_PER_MS)
 
-/* A service manager that does not read for so long is not told. */
-#define FM_SERVICE_SECONDS 2
+/* A service manager that does not read for so long is not told any more. */
+#define FM_SERVICE_NS (500 * FM_NS_PER_MS)
 
 /* A Redis address that a killed daemon's ring still has: how long it is waited for, and how often
  * it is tried. The kernel needs some ms. */

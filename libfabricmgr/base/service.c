@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * The protocol of sd_notify(3) and sd_listen_fds(3), as far as descriptors go: datagrams and three
- * variables of the environment (see service.h). Calls libc only. Invariant: a message goes out
- * whole, with its descriptor, or the caller learns that it did not.
+ * variables of the environment (see service.h). Calls libc and the clock. Invariant: a message goes
+ * out whole, with its descriptor, or the caller learns that it did not.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <poll.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/time.h>
 #include <sys/un.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 #include <fabricmgr.h>
 
+#include "base/clock.h"
 #include "base/limits.h"
 #include "base/service.h"
 
@@ -35,7 +37,6 @@ bool fm_service_is_there(void)
 static int open_socket(void)
 {
 	const char *path = getenv("NOTIFY_SOCKET");
-	struct timeval limit = {.tv_sec = FM_SERVICE_SECONDS};
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	size_t length = strlen(path);
 	int fd;
@@ -48,8 +49,7 @@ static int open_socket(void)
 	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return fm_fail(FM_ERR_IO, "socket: %s", strerror(errno));
-	if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) ||
-	    connect(fd, (const struct sockaddr *)&address,
+	if (connect(fd, (const struct sockaddr *)&address,
 		    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length))) {
 		int err =
 			fm_fail(FM_ERR_IO, "the service manager at %s: %s", path, strerror(errno));
@@ -60,6 +60,32 @@ static int open_socket(void)
 	return fd;
 }
 
+/* Once it did not read in time: who serves clients does not wait for it again. */
+static _Atomic bool is_hung;
+
+static int send_in_time(int to, const struct msghdr *message)
+{
+	uint64_t now = fm_clock_ns(), end = now + FM_SERVICE_NS;
+	struct pollfd state = {.fd = to, .events = POLLOUT};
+
+	for (;;) {
+		if (sendmsg(to, message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
+			return 0;
+		if (errno != EINTR && errno != EAGAIN)
+			return fm_fail(FM_ERR_IO, "telling the service manager: %s",
+				       strerror(errno));
+		now = fm_clock_ns();
+		if (now >= end)
+			break;
+		poll(&state, 1, (int)((end - now) / FM_NS_PER_MS) + 1);
+	}
+	/* Relaxed: it orders nothing. */
+	atomic_store_explicit(&is_hung, true, memory_order_relaxed);
+	return fm_fail(FM_ERR_DEADLINE,
+		       "the service manager did not read what it was told for %llu ms",
+		       (unsigned long long)(FM_SERVICE_NS / FM_NS_PER_MS));
+}
+
 static int send_state(const char *state, const int *fd)
 {
 	union {
@@ -68,11 +94,13 @@ static int send_state(const char *state, const int *fd)
 	} control = {{0}};
 	struct iovec part = {.iov_base = (char *)state, .iov_len = strlen(state)};
 	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-	int to, err = 0;
-	ssize_t sent;
+	int to, err;
 
 	if (!fm_service_is_there())
 		return 0;
+	if (atomic_load_explicit(&is_hung, memory_order_relaxed))
+		return fm_fail(FM_ERR_DEADLINE, "the service manager did not read what it was "
+						"told before");
 	to = open_socket();
 	if (to < 0)
 		return to;
@@ -86,11 +114,7 @@ static int send_state(const char *state, const int *fd)
 		head->cmsg_len = CMSG_LEN(sizeof(int));
 		memcpy(CMSG_DATA(head), fd, sizeof(int));
 	}
-	do
-		sent = sendmsg(to, &message, MSG_NOSIGNAL);
-	while (sent < 0 && errno == EINTR);
-	if (sent < 0)
-		err = fm_fail(FM_ERR_IO, "telling the service manager: %s", strerror(errno));
+	err = send_in_time(to, &message);
 	close(to);
 	return err;
 }

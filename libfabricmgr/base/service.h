@@ -19,7 +19,8 @@ struct fm_service_fd {
 
 /* Whether there is one that listens ($NOTIFY_SOCKET). */
 bool fm_service_is_there(void);
-/* Hands over a copy of @fd, to be given to the next start as @name, or ends that. */
+/* Hands over a copy of @fd, to be given to the next start as @name, or ends that. FM_ERR_DEADLINE:
+ * it does not read, which is waited for once in a process's life. */
 int fm_service_keep(const char *name, int fd);
 int fm_service_drop(const char *name);
 /* The descriptors that this process was started with ($LISTEN_FDS), at most @max of those whose

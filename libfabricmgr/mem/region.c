@@ -163,7 +163,9 @@ int fm_region_create_table(const char *name, uint64_t bytes)
 bool fm_region_has_ended(int fd)
 {
 	/* The kernel refuses this seal (EBUSY) as long as a writable mapping is left anywhere. */
-	return !fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE);
+	if (!fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE))
+		return true;
+	return errno == EPERM && fcntl(fd, F_GET_SEALS) & F_SEAL_SEAL;
 }
 
 bool fm_region_is_ours(int fd, uint64_t bytes)

@@ -31,7 +31,9 @@ int fm_memory_check(const struct fm_memory *memory, const struct fm_cgroup_memor
 int fm_region_create(enum fm_rung rung, const char *name, uint64_t bytes);
 /* The same for memory that one client writes until it unmaps it: see fm_region_has_ended(). */
 int fm_region_create_table(const char *name, uint64_t bytes);
-/* True: nobody maps the table for writing, and nobody ever will again. @fd: one that may write. */
+/* True: nobody maps the table for writing, and nobody ever will again; or the client sealed its
+ * seals, so that this cannot be found: what it holds there counts no more. @fd: one that may write.
+ */
 bool fm_region_has_ended(int fd);
 /* Whether @fd is a file of that size, which nobody can shrink. */
 bool fm_region_is_ours(int fd, uint64_t bytes);

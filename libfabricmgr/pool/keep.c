@@ -77,6 +77,7 @@ static void say_who_keeps(struct fm_keep *keep)
 
 static void give_up(struct fm_keep *keep)
 {
+	keep->is_given_up = true;
 	snprintf(keep->by, sizeof(keep->by), "nothing");
 	snprintf(keep->by_reason, sizeof(keep->by_reason), "%s", fm_error_detail());
 	if (keep->state)
@@ -95,7 +96,7 @@ void fm_keep_fd(struct fm_keep *keep, const char *kind, uint32_t number, int fd)
 {
 	char name[FM_SERVICE_NAME];
 
-	if (!keep || !fm_service_is_there())
+	if (!keep || keep->is_given_up || !fm_service_is_there())
 		return;
 	fm_keep_name(keep, name, kind, number);
 	if (fm_service_keep(name, fd))
@@ -236,12 +237,18 @@ int fm_keep_client(struct fm_session *session, int fd)
 static void forget(struct fm_keep *keep, uint32_t record)
 {
 	char name[FM_SERVICE_NAME];
+	int err;
 
 	fm_keep_name(keep, name, "lease", keep->state->clients[record].id);
 	/* Release, without a pair in this process: what it held was freed before. */
 	fm_store_release(&keep->state->clients[record].id, 0);
 	FM_KILL_POINT("keep: no record, still there");
-	if (fm_service_is_there() && fm_service_drop(name))
+	if (keep->is_given_up || !fm_service_is_there())
+		return;
+	err = fm_service_drop(name);
+	if (err == FM_ERR_DEADLINE)
+		give_up(keep);
+	else if (err)
 		fm_log(FM_LOG_DEBUG, FM1504 "%s", fm_error_detail());
 }
 

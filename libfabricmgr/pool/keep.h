@@ -73,6 +73,7 @@ struct fm_keep {
 	struct fm_service_fd given[FM_GIVEN_MAX];
 	uint32_t n_given;
 	bool is_candidate; /* what was given fits so far */
+	bool is_given_up;  /* nothing is handed over any more */
 	struct fm_kept *kept;
 	uint32_t n_kept;
 	uint64_t probe_at;

@@ -4,11 +4,14 @@ fabricmgr-holder and under a service manager that is not ours."""
 import array
 import contextlib
 import ctypes as c
+import fcntl
+import mmap
 import os
 import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -19,6 +22,7 @@ import pytest
 import pool_client
 from conftest import BIN
 from pool_client import DEVICES, DISCONNECTED, Pool, bytes_of
+from test_tenants import hello
 
 KILLS = int(os.environ.get("WARM_KILLS", "12"))
 LENGTH = 65536
@@ -138,6 +142,28 @@ def test_what_was_staged_is_nobody_elses_while_its_writer_lives(system):
     until(lambda: system.control("status")["blocks"]["quarantine"] == 0)
     new.detach()
     until(lambda: system.control("status")["used_bytes"] == 0)
+
+
+def test_a_client_that_seals_its_own_table_pins_nothing_beyond_its_end(system):
+    """It takes from the daemon the one question by which the end of clients of before is found."""
+    held = Held(system, size="8M")
+    pool = Pool(system.socket)
+    block = pool.put(1, 4 << 20)
+    result, fds, link, _ = hello(system.socket)
+    assert result == 0
+    with mmap.mmap(fds[2], 4096) as table:
+        for lease, chunk in enumerate((0, 1)):
+            table[lease * 16:lease * 16 + 16] = struct.pack("=IIII", 1, chunk, block.generation, 0)
+        fcntl.fcntl(fds[2], 1033, 1)  # F_ADD_SEALS, F_SEAL_SEAL
+        held.kill()
+    for fd in fds:
+        os.close(fd)
+    link.close()
+    pool.detach()
+    until(lambda: held.kept()["clients"] == held.kept()["leases"] == 0)
+    put(Pool(system.socket), range(2, 6), 4 << 20)
+    held.kill()
+    assert not held.kept()["cold_reason"]
 
 
 SURVIVOR = """
@@ -457,6 +483,27 @@ def test_a_daemon_that_hangs_is_killed_and_the_pool_is_kept(system):
     held.wait()
     assert held.lines("FM1606.*does not say that it lives")
     check(Pool(system.socket), range(5))
+
+
+def test_a_holder_that_hangs_is_told_no_more_and_stops_nobody(system):
+    held = Held(system)
+    pool = Pool(system.socket)
+    daemon = held.pid
+    held.process.process.send_signal(signal.SIGSTOP)
+    try:
+        for _ in range(2000):  # so much does no queue of datagrams hold
+            Pool(system.socket).detach()
+            if held.lines("FM1503"):
+                break
+        for n in range(20):
+            Pool(system.socket).detach()
+            put(pool, [n])
+        assert len(held.lines("FM1503.*did not read")) == 1
+        assert held.kept()["by"] == "nothing"
+    finally:
+        held.process.process.send_signal(signal.SIGCONT)
+    held.kill(daemon)
+    assert held.kept()["cold_reason"]
 
 
 def test_the_pool_says_that_nobody_keeps_it(system):
