@@ -663,7 +663,7 @@ struct fm_server_options {
 	uint32_t n_uids, n_gids;	 /* at most 64 each */
 	uint64_t client_staging_bytes; /* that one client may have staged at a time; 0: no limit */
 	const char *nvme_path; /* a file or block device for sealed blocks; NULL: none */
-	uint64_t nvme_bytes;   /* of the file; 0: as it is */
+	uint64_t nvme_bytes;   /* of the file; 0: as it is, which a new one is not */
 	uint32_t nvme_flags;   /* FM_NVME_… */
 	uint32_t n_tenants;    /* at most 31 */
 	/* Who shares the pool, besides the tenant "default" of root, the server's own user, @uids
@@ -687,7 +687,7 @@ struct fm_server_needs {
 	uint32_t size;	     /* sizeof(struct fm_server_needs), set by the caller */
 	uint32_t entries_max;
 	uint64_t pool_bytes; /* in whole chunks */
-	uint64_t table_bytes; /* index, headers, the server's own tables */
+	uint64_t table_bytes; /* index, headers, the server's own tables, those of NVMe */
 	char rung[32];
 	char rung_reason[160]; /* why not the rung above */
 };

@@ -119,7 +119,7 @@ static uint64_t table_bytes(const struct fm_server *server, const struct fm_poli
 {
 	uint64_t entry_bytes = sizeof(struct fm_node) + (policy ? policy->entry_bytes : 0);
 
-	return server->index_bytes + server->header_bytes +
+	return server->index_bytes + server->header_bytes + server->nvme_table_bytes +
 	       (uint64_t)server->entries_max * entry_bytes;
 }
 
@@ -322,6 +322,12 @@ static int check_options(struct fm_server *server, const struct fm_server_option
 	server->header_bytes = (uint64_t)server->entries_max * sizeof(struct fm_header);
 	server->client_staging_bytes = options->client_staging_bytes;
 	server->quarantine_ns = options->quarantine_ns ? options->quarantine_ns : FM_QUARANTINE_NS;
+	if (options->nvme_path) {
+		int err = fm_tiering_check(options, &server->nvme_table_bytes);
+
+		if (err)
+			return err;
+	}
 	return fm_server_tenants_take(options, server->chunks, server->tenants);
 }
 

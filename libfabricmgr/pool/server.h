@@ -69,6 +69,7 @@ struct fm_server {
 	uint32_t arena_count;
 	uint32_t chunks, entries_max;
 	uint64_t pool_bytes, index_bytes, header_bytes;
+	uint64_t nvme_table_bytes; /* as they are counted before there is a tier */
 	int index_fd, header_fd; /* read-only, as handed out */
 	void *index;
 	struct fm_header *headers;

@@ -56,7 +56,7 @@ struct fm_tiering {
 	struct fabricmgr_lease leases[FM_SPILLS_MAX];
 	uint32_t free_leases[FM_SPILLS_MAX], free_lease_count;
 	uint64_t leased[FM_SPILLS_MAX], leased_bytes; /* by each of them, and all */
-	struct queued queue[FM_SPILL_QUEUE]; /* sealed, to be written */
+	struct queued queue[FM_SPILL_QUEUE];	      /* sealed, to be written */
 	uint64_t queue_head, queue_tail;
 	struct fetch *fetches, **fetches_end;
 	uint32_t fetch_count;
@@ -568,6 +568,16 @@ static void mark_tenants(struct fm_tiering *t)
 			}
 		}
 	}
+}
+
+int fm_tiering_check(const struct fm_server_options *options, uint64_t *memory_bytes)
+{
+	const struct fm_nvme_options nvme = {
+		.path = options->nvme_path,
+		.bytes = options->nvme_bytes,
+	};
+
+	return fm_nvme_check(&nvme, memory_bytes);
 }
 
 int fm_tiering_create(struct fm_server *server, const struct fm_server_options *options,

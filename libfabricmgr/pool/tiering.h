@@ -14,6 +14,9 @@ struct fm_server;
 struct fm_session;
 struct fm_tiering;
 
+/* Whether fm_tiering_create() would take @options, which name a path, without a change to it;
+ * *@memory_bytes: of its tables. */
+int fm_tiering_check(const struct fm_server_options *options, uint64_t *memory_bytes);
 int fm_tiering_create(struct fm_server *server, const struct fm_server_options *options,
 		      struct fm_tiering **out);
 /* The pool was taken over from an earlier daemon: what the log has not of its blocks is written

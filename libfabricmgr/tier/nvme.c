@@ -5,9 +5,11 @@
  * untouched until every one of its writes is over.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include <fabricmgr_kill_point.h>
 #include <fabricmgr_messages.h>
@@ -128,15 +130,17 @@ static bool is_zero(const void *memory, size_t length)
 	return !bytes[0] && !memcmp(bytes, bytes + 1, length - 1);
 }
 
-/* 1: found, 0: nothing there yet. */
-static int read_super(struct fm_nvme *nvme)
+/*
+ * 1: found, 0: nothing there yet. @pages: both copies; @errors: of reading them.
+ */
+static int judge_super(const char *name, const struct super *pages, const int *errors,
+		       struct super *out)
 {
-	struct super *pages = (struct super *)nvme->pages;
 	bool is_found = false, is_blank = true;
 	int err = 0;
 
 	for (uint32_t i = 0; i < 2; i++) {
-		if (transfer(nvme, FM_DEVICE_READ, (uint64_t)i * SUPER_COPY, &pages[i])) {
+		if (errors[i]) {
 			err = FM_ERR_IO;
 			continue;
 		}
@@ -148,9 +152,9 @@ static int read_super(struct fm_nvme *nvme)
 			return fm_fail(FM_ERR_VERSION,
 				       "%s is a log of format %u, this program writes %u; use "
 				       "another file, or remove it to begin anew",
-				       nvme->device->name, pages[i].version, SUPER_VERSION);
-		if (!is_found || pages[i].change > nvme->super->change)
-			*nvme->super = pages[i];
+				       name, pages[i].version, SUPER_VERSION);
+		if (!is_found || pages[i].change > out->change)
+			*out = pages[i];
 		is_found = true;
 	}
 	if (is_found)
@@ -163,8 +167,18 @@ static int read_super(struct fm_nvme *nvme)
 			       "%s holds something that is not a log of this program; give "
 			       "another path, or clear its first MiB (dd if=/dev/zero bs=1M "
 			       "count=1)",
-			       nvme->device->name);
+			       name);
 	return 0;
+}
+
+static int read_super(struct fm_nvme *nvme)
+{
+	struct super *pages = (struct super *)nvme->pages;
+	int errors[2];
+
+	for (uint32_t i = 0; i < 2; i++)
+		errors[i] = transfer(nvme, FM_DEVICE_READ, (uint64_t)i * SUPER_COPY, &pages[i]);
+	return judge_super(nvme->device->name, pages, errors, nvme->super);
 }
 
 static int write_super(struct fm_nvme *nvme)
@@ -190,37 +204,48 @@ static int draw(uint64_t *number)
 	return 0;
 }
 
-static int load_super(struct fm_nvme *nvme)
+/* How many segments there are room for. */
+static int count_segments(const char *name, uint64_t bytes, uint64_t segment_bytes, uint32_t *out)
 {
-	uint64_t segment_bytes = nvme->options.segment_bytes, fits;
-	int found = read_super(nvme), err = 0;
+	uint64_t fits;
 
-	if (found < 0)
-		return found;
-	if (found)
-		segment_bytes = nvme->super->segment_bytes;
-	else if (!segment_bytes)
-		segment_bytes = SEGMENT_BYTES;
 	if (segment_bytes < SEGMENT_MIN || segment_bytes % FM_LOG_PAGE ||
 	    segment_bytes / FM_LOG_PAGE > UINT32_MAX / 2)
-		return fm_fail(FM_ERR_INVALID, "%s: segments of %llu bytes", nvme->device->name,
+		return fm_fail(FM_ERR_INVALID, "%s: segments of %llu bytes", name,
 			       (unsigned long long)segment_bytes);
-	fits = nvme->device->bytes > LOG_AT ? (nvme->device->bytes - LOG_AT) / segment_bytes : 0;
+	fits = bytes > LOG_AT ? (bytes - LOG_AT) / segment_bytes : 0;
 	if (fits <= FM_LOG_SEGMENTS_MIN)
 		return fm_fail(
 			FM_ERR_LIMIT,
 			"%s: %llu MiB hold %llu segments of %llu MiB, at least %u are "
 			"needed: give it %llu MiB",
-			nvme->device->name, (unsigned long long)(nvme->device->bytes >> 20),
-			(unsigned long long)fits, (unsigned long long)(segment_bytes >> 20),
-			FM_LOG_SEGMENTS_MIN + 1,
+			name, (unsigned long long)(bytes >> 20), (unsigned long long)fits,
+			(unsigned long long)(segment_bytes >> 20), FM_LOG_SEGMENTS_MIN + 1,
 			(unsigned long long)((LOG_AT + (FM_LOG_SEGMENTS_MIN + 1) * segment_bytes +
 					      (1 << 20) - 1) >>
 					     20));
-	if (fits > UINT32_MAX / 2)
-		fits = UINT32_MAX / 2;
-	if (found && nvme->super->segments == fits)
-		return 0;
+	*out = fits < UINT32_MAX / 2 ? (uint32_t)fits : UINT32_MAX / 2;
+	return 0;
+}
+
+/* Of a log that is @found, or of a new one. */
+static uint64_t choose_segment_bytes(uint64_t asked, int found, const struct super *super)
+{
+	return found ? super->segment_bytes : asked ? asked : SEGMENT_BYTES;
+}
+
+static int load_super(struct fm_nvme *nvme)
+{
+	int found = read_super(nvme), err;
+	uint64_t segment_bytes;
+	uint32_t fits;
+
+	if (found < 0)
+		return found;
+	segment_bytes = choose_segment_bytes(nvme->options.segment_bytes, found, nvme->super);
+	err = count_segments(nvme->device->name, nvme->device->bytes, segment_bytes, &fits);
+	if (err || (found && nvme->super->segments == fits))
+		return err;
 	if (!found) {
 		memset(nvme->super, 0, sizeof(*nvme->super));
 		nvme->super->magic = SUPER_MAGIC;
@@ -228,7 +253,7 @@ static int load_super(struct fm_nvme *nvme)
 		nvme->super->segment_bytes = segment_bytes;
 		err = draw(&nvme->super->log_id);
 	}
-	nvme->super->segments = (uint32_t)fits;
+	nvme->super->segments = fits;
 	return err ? err : write_super(nvme);
 }
 
@@ -304,6 +329,63 @@ static int scan(struct fm_nvme *nvme)
 
 /* ---- open and close ---- */
 
+static uint32_t choose_entries(uint64_t asked, uint32_t segments, uint64_t segment_bytes)
+{
+	uint64_t entries = asked ? asked : segments * segment_bytes >> 16;
+
+	return entries < FM_ENTRIES_MAX ? (uint32_t)entries : FM_ENTRIES_MAX;
+}
+
+/* The superblock of a file that is there, read as any program would. */
+static int peek_super(const char *path, struct super *super)
+{
+	struct super *pages = calloc(2, sizeof(*pages));
+	int fd = open(path, O_RDONLY | O_CLOEXEC), errors[2], err;
+
+	if (!pages || fd < 0)
+		err = fm_fail(FM_ERR_IO, "opening %s: %s", path, strerror(errno));
+	else {
+		/* What is shorter will be made longer, with zeros. */
+		for (uint32_t i = 0; i < 2; i++)
+			errors[i] = pread(fd, &pages[i], sizeof(*pages), (off_t)i * SUPER_COPY) < 0
+					    ? fm_fail(FM_ERR_IO, "reading %s: %s", path,
+						      strerror(errno))
+					    : 0;
+		err = judge_super(path, pages, errors, super);
+	}
+	if (fd >= 0)
+		close(fd);
+	free(pages);
+	return err;
+}
+
+int fm_nvme_check(const struct fm_nvme_options *options, uint64_t *memory_bytes)
+{
+	struct super *super = calloc(1, sizeof(*super));
+	struct fm_log_options log = {0};
+	uint64_t bytes = 0, segment_bytes = 0;
+	bool is_new = false;
+	int found = 0, err;
+
+	if (!super)
+		return fm_fail(FM_ERR_NO_MEMORY, "no memory for the NVMe tier");
+	err = fm_uring_check(options->path, options->bytes, &bytes, &is_new);
+	if (!err && !is_new)
+		found = peek_super(options->path, super);
+	if (!err && found < 0)
+		err = found;
+	if (!err) {
+		segment_bytes = choose_segment_bytes(options->segment_bytes, found, super);
+		err = count_segments(options->path, bytes, segment_bytes, &log.segments);
+	}
+	if (!err) {
+		log.entries_max = choose_entries(options->entries_max, log.segments, segment_bytes);
+		*memory_bytes = fm_log_memory(&log);
+	}
+	free(super);
+	return err;
+}
+
 static int open_log(struct fm_nvme *nvme)
 {
 	struct fm_log_options options = {
@@ -311,7 +393,6 @@ static int open_log(struct fm_nvme *nvme)
 		.batch_bytes = FM_NVME_BATCH_BYTES,
 		.is_durable = nvme->options.is_durable,
 	};
-	uint64_t entries;
 	int err = load_super(nvme);
 
 	if (!err && !options.run)
@@ -321,10 +402,8 @@ static int open_log(struct fm_nvme *nvme)
 	options.log_id = nvme->super->log_id;
 	options.segment_pages = (uint32_t)(nvme->super->segment_bytes / FM_LOG_PAGE);
 	options.segments = nvme->super->segments;
-	entries = nvme->options.entries_max;
-	if (!entries)
-		entries = options.segments * nvme->super->segment_bytes >> 16;
-	options.entries_max = entries < FM_ENTRIES_MAX ? (uint32_t)entries : FM_ENTRIES_MAX;
+	options.entries_max = choose_entries(nvme->options.entries_max, options.segments,
+					     nvme->super->segment_bytes);
 	if (nvme->options.marks)
 		memcpy(options.marks, nvme->options.marks, sizeof(options.marks));
 	err = fm_log_create(&nvme->log, &options);

@@ -32,6 +32,9 @@ struct fm_nvme_options {
 	void (*read)(void *context, void *tag, const struct fm_log_place *place, int result);
 };
 
+/* What fm_nvme_open() would refuse of a path, without a change to it: what it holds, its size, the
+ * room for it. *@memory_bytes: what the tables would take. Who else has it open is not asked. */
+int fm_nvme_check(const struct fm_nvme_options *options, uint64_t *memory_bytes);
 int fm_nvme_open(const struct fm_nvme_options *options, struct fm_nvme **out);
 /* Finishes what was begun. */
 void fm_nvme_close(struct fm_nvme *nvme);

@@ -49,16 +49,18 @@ static double mebibytes(uint64_t bytes)
 
 /* ---- the file ---- */
 
-static int refuse_space(const struct uring *u, uint64_t have, uint64_t bytes, int error)
+/* @folder: of the same file system. */
+static int refuse_space(const char *path, const char *folder, uint64_t have, uint64_t bytes,
+			int error)
 {
 	struct statvfs space;
 	double free_space =
-		fstatvfs(u->fd, &space) ? 0 : mebibytes((uint64_t)space.f_bavail * space.f_frsize);
+		statvfs(folder, &space) ? 0 : mebibytes((uint64_t)space.f_bavail * space.f_frsize);
 
 	return fm_fail(FM_ERR_IO,
 		       "%s: %.1f MiB are asked for, it has %.1f MiB, and its file system has "
 		       "%.1f MiB left (%s); make room or choose a smaller --nvme-size",
-		       u->path, mebibytes(bytes), mebibytes(have), free_space, strerror(error));
+		       path, mebibytes(bytes), mebibytes(have), free_space, strerror(error));
 }
 
 /* Makes the file longer, with zeros that were written: later writes change no metadata. Its length
@@ -70,10 +72,10 @@ static int grow(struct uring *u, uint64_t have, uint64_t bytes)
 	int err = 0;
 
 	if (!fstatvfs(u->fd, &space) && (uint64_t)space.f_bavail * space.f_frsize < bytes - have)
-		return refuse_space(u, have, bytes, ENOSPC);
+		return refuse_space(u->path, u->path, have, bytes, ENOSPC);
 	if (fallocate(u->fd, FALLOC_FL_KEEP_SIZE, (off_t)have, (off_t)(bytes - have)) &&
 	    errno != EOPNOTSUPP)
-		return refuse_space(u, have, bytes, errno);
+		return refuse_space(u->path, u->path, have, bytes, errno);
 	zeros = aligned_alloc(ALIGNMENT, ZERO_BYTES);
 	if (!zeros)
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory to write zeros to %s", u->path);
@@ -86,7 +88,7 @@ static int grow(struct uring *u, uint64_t have, uint64_t bytes)
 		ssize_t put = pwrite(u->fd, zeros, length, (off_t)at);
 
 		if (put <= 0 && errno != EINTR)
-			err = refuse_space(u, have, bytes, put ? errno : ENOSPC);
+			err = refuse_space(u->path, u->path, have, bytes, put ? errno : ENOSPC);
 		else if (put > 0)
 			at += (uint64_t)put / ALIGNMENT * ALIGNMENT;
 	}
@@ -99,23 +101,30 @@ static int grow(struct uring *u, uint64_t have, uint64_t bytes)
 	return err;
 }
 
-static int size_block_device(struct uring *u, uint64_t bytes)
+static int size_block_device(const char *path, int fd, uint64_t bytes, uint64_t *out)
 {
 	uint64_t have = 0;
 	int sector = 0;
 
-	if (ioctl(u->fd, BLKGETSIZE64, &have) || ioctl(u->fd, BLKSSZGET, &sector))
-		return fm_fail(FM_ERR_IO, "%s: asking for its size: %s", u->path, strerror(errno));
+	if (ioctl(fd, BLKGETSIZE64, &have) || ioctl(fd, BLKSSZGET, &sector))
+		return fm_fail(FM_ERR_IO, "%s: asking for its size: %s", path, strerror(errno));
 	if (sector > (int)ALIGNMENT)
-		return fm_fail(FM_ERR_UNSUPPORTED, "%s has sectors of %d bytes, more than %u",
-			       u->path, sector, ALIGNMENT);
+		return fm_fail(FM_ERR_UNSUPPORTED, "%s has sectors of %d bytes, more than %u", path,
+			       sector, ALIGNMENT);
 	if (bytes > have)
 		return fm_fail(FM_ERR_LIMIT,
 			       "%s: %.1f MiB are asked for, the device has %.1f MiB; choose a "
 			       "smaller --nvme-size, or none for all of it",
-			       u->path, mebibytes(bytes), mebibytes(have));
-	u->device.bytes = (bytes ? bytes : have) / ALIGNMENT * ALIGNMENT;
+			       path, mebibytes(bytes), mebibytes(have));
+	*out = (bytes ? bytes : have) / ALIGNMENT * ALIGNMENT;
 	return 0;
+}
+
+static int refuse_open(const char *path)
+{
+	return fm_fail(errno == EBUSY ? FM_ERR_BUSY : FM_ERR_IO, "opening %s: %s%s", path,
+		       strerror(errno),
+		       errno == EBUSY ? " (mounted, or in use by another program)" : "");
 }
 
 /*
@@ -137,6 +146,58 @@ static int take_lock(struct uring *u)
 	return 0;
 }
 
+/* Whether a file can be made, or be made longer, to have @bytes. @folder: one that is there. */
+static int check_room(const char *path, const char *folder, uint64_t have, uint64_t bytes)
+{
+	struct statvfs space;
+
+	if (!bytes && !have)
+		return fm_fail(FM_ERR_INVALID,
+			       "%s: there is no such file, or it is empty: give --nvme-size, how "
+			       "long it shall be",
+			       path);
+	if (bytes > have && !statvfs(folder, &space) &&
+	    (uint64_t)space.f_bavail * space.f_frsize < bytes - have)
+		return refuse_space(path, folder, have, bytes, ENOSPC);
+	return 0;
+}
+
+static int check_new(const char *path, uint64_t bytes)
+{
+	const char *slash = strrchr(path, '/');
+	char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+	int err;
+
+	if (!folder)
+		return fm_fail(FM_ERR_NO_MEMORY, "no memory for a path");
+	err = access(folder, W_OK | X_OK) ? refuse_open(path) : check_room(path, folder, 0, bytes);
+	free(folder);
+	return err;
+}
+
+/* The device's bytes, of what is there. */
+static int check_there(const char *path, const struct stat *status, uint64_t bytes, uint64_t *have)
+{
+	int fd, err;
+
+	if (!S_ISBLK(status->st_mode) && !S_ISREG(status->st_mode))
+		return fm_fail(FM_ERR_INVALID, "%s is neither a file nor a block device", path);
+	if (access(path, R_OK | W_OK))
+		return refuse_open(path);
+	if (S_ISREG(status->st_mode)) {
+		*have = (uint64_t)status->st_size / ALIGNMENT * ALIGNMENT;
+		err = check_room(path, path, *have, bytes);
+		*have = bytes ? bytes : *have;
+		return err;
+	}
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return refuse_open(path);
+	err = size_block_device(path, fd, bytes, have);
+	close(fd);
+	return err;
+}
+
 static int open_file(struct uring *u, uint64_t bytes)
 {
 	int flags = O_RDWR | O_CLOEXEC;
@@ -155,16 +216,14 @@ static int open_file(struct uring *u, uint64_t bytes)
 	if (u->fd < 0 && errno == EINVAL)
 		u->fd = open(u->path, flags, 0600);
 	if (u->fd < 0)
-		return fm_fail(errno == EBUSY ? FM_ERR_BUSY : FM_ERR_IO, "opening %s: %s%s",
-			       u->path, strerror(errno),
-			       errno == EBUSY ? " (mounted, or in use by another program)" : "");
+		return refuse_open(u->path);
 	err = take_lock(u);
 	if (err)
 		return err;
 	if (fstat(u->fd, &status))
 		return fm_fail(FM_ERR_IO, "%s: %s", u->path, strerror(errno));
 	if (S_ISBLK(status.st_mode))
-		return size_block_device(u, bytes);
+		return size_block_device(u->path, u->fd, bytes, &u->device.bytes);
 	if (!S_ISREG(status.st_mode))
 		return fm_fail(FM_ERR_INVALID, "%s is neither a file nor a block device", u->path);
 	bytes = bytes / ALIGNMENT * ALIGNMENT;
@@ -185,17 +244,25 @@ static int open_file(struct uring *u, uint64_t bytes)
 
 /* ---- the ring ---- */
 
+static int create_ring(const char *path, uint32_t depth, struct io_uring *ring)
+{
+	int err = io_uring_queue_init(depth, ring, IORING_SETUP_CLAMP);
+
+	return err ? fm_fail(FM_ERR_UNSUPPORTED,
+			     "%s: io_uring_setup: %s; the NVMe tier needs io_uring: allow it "
+			     "(kernel.io_uring_disabled, seccomp profile of the container) or "
+			     "leave --nvme out",
+			     path, strerror(-err))
+		   : 0;
+}
+
 static int open_ring(struct uring *u)
 {
 	const char *buffers = "", *direct = "";
-	int err = io_uring_queue_init(u->depth, &u->ring, IORING_SETUP_CLAMP);
+	int err = create_ring(u->path, u->depth, &u->ring);
 
 	if (err)
-		return fm_fail(FM_ERR_UNSUPPORTED,
-			       "%s: io_uring_setup: %s; the NVMe tier needs io_uring: allow it "
-			       "(kernel.io_uring_disabled, seccomp profile of the container) or "
-			       "leave --nvme out",
-			       u->path, strerror(-err));
+		return err;
 	u->has_ring = true;
 	u->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (u->event < 0)
@@ -351,6 +418,25 @@ int fm_uring_event(const struct fm_device *device)
 	return ((const struct uring *)device)->event;
 }
 
+int fm_uring_check(const char *path, uint64_t bytes, uint64_t *have, bool *is_new)
+{
+	struct io_uring ring;
+	struct stat status;
+	int err;
+
+	*have = bytes = bytes / ALIGNMENT * ALIGNMENT;
+	*is_new = stat(path, &status);
+	if (*is_new)
+		err = errno == ENOENT ? check_new(path, bytes) : refuse_open(path);
+	else
+		err = check_there(path, &status, bytes, have);
+	if (!err)
+		err = create_ring(path, 1, &ring);
+	if (!err)
+		io_uring_queue_exit(&ring);
+	return err;
+}
+
 int fm_uring_open(const char *path, uint64_t bytes, uint32_t depth, uint32_t buffers,
 		  struct fm_device **out)
 {
@@ -374,9 +460,8 @@ int fm_uring_open(const char *path, uint64_t bytes, uint32_t depth, uint32_t buf
 	u->path = strdup(path);
 	u->device.name = u->path;
 	u->is_registered = calloc(buffers ? buffers : 1, sizeof(bool));
-	err = u->path && u->is_registered
-		      ? open_file(u, bytes)
-		      : fm_fail(FM_ERR_NO_MEMORY, "no memory to open %s", path);
+	err = u->path && u->is_registered ? open_file(u, bytes)
+					  : fm_fail(FM_ERR_NO_MEMORY, "no memory to open %s", path);
 	if (!err)
 		err = open_ring(u);
 	if (err) {

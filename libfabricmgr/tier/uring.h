@@ -9,6 +9,11 @@
 #include "tier/device.h"
 
 /*
+ * What fm_uring_open() would refuse of @path and @bytes, and of this kernel, without a change to
+ * either; *@have: how long the device would be. *@is_new: there is no such file yet.
+ */
+int fm_uring_check(const char *path, uint64_t bytes, uint64_t *have, bool *is_new);
+/*
  * Opens @path for exclusive use, and when it is a file (or not there) makes it @bytes long,
  * allocated and zeroed where it is new; 0: as long as it is. Never shorter than it was.
  */

@@ -47,6 +47,7 @@ def test_the_example_has_every_key_and_its_defaults(tmp_path):
         text = file.read()
     (tmp_path / "password").write_text("secret\n")
     text = text.replace("/etc/fabricmgr/redis.password", str(tmp_path / "password"))
+    text = text.replace("/var/lib/fabricmgr/log", str(tmp_path / "log")).replace("size = 64G", "size = 257M")
     bare = check(tmp_path / "empty.conf", "")
     given = check(tmp_path / "all.conf", re.sub(r"^#(?=[a-z-]+ = )", "", text, flags=re.M))
     assert bare.returncode == 0 and given.returncode == 0, given.stderr
@@ -171,6 +172,37 @@ def test_check_looks_at_the_addresses_of_redis(tmp_path, listen, words):
     # A start says the same.
     started = daemon("--config", f"{tmp_path}/a.conf")
     assert started.returncode == 1 and words in started.stderr and os.listdir(tmp_path) == ["a.conf"]
+
+
+@pytest.mark.parametrize("path, size, words", [
+    ("new", None, "give --nvme-size"), ("empty", None, "give --nvme-size"), ("missing/new", "320M", "No such file"),
+    ("", "320M", "neither a file nor a block device"), ("new", "1M", "are needed"), ("new", "900T", "MiB left"),
+    ("empty", "900T", "MiB left"), ("thesis", "320M", "not a log of this program")])
+def test_check_and_the_start_refuse_the_same_of_nvme(tmp_path, path, size, words):
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "thesis").write_bytes(b"not a log" * 1000)
+    nvme = f"[nvme]\npath = {tmp_path}/{path}\n" + (f"size = {size}\n" if size else "")
+    text = f"[pool]\nsize = 16M\nsocket = {tmp_path}/s\n{nvme}"
+    out = check(tmp_path / "a.conf", text)
+    assert out.returncode == 1 and "FM1011" in out.stderr and words in out.stderr, out.stderr
+    started = daemon("--config", f"{tmp_path}/a.conf")
+    assert started.returncode == 1 and "FM1009" in started.stderr and words in started.stderr, started.stderr
+    assert sorted(os.listdir(tmp_path)) == ["a.conf", "empty", "thesis"]
+    assert not (tmp_path / "empty").read_bytes() and (tmp_path / "thesis").read_bytes() == b"not a log" * 1000
+
+
+def test_check_counts_the_tables_of_nvme_and_makes_no_file(tmp_path):
+    text = f"[pool]\nsize = 16M\nmemory = memfd\n[nvme]\npath = {tmp_path}/log\nsize = "
+    sums = []
+    for size in ("320M", "640M"):
+        out = check(tmp_path / "a.conf", text + size + "\n")
+        assert out.returncode == 0, out.stderr
+        sums.append(float(re.search(r"tables (\S+) MiB for 256 blocks and those on NVMe", out.stdout)[1]))
+    assert sums[1] > sums[0] > 0 and os.listdir(tmp_path) == ["a.conf"]
+    for text, words in (("[nvme]\nsize = 1G\n", "a.conf:2: a size of NVMe without path"),
+                        ("[group g]\nsize = 16M\nnvme-size = 1G\n", "a.conf:3: a size of NVMe without nvme")):
+        out = check(tmp_path / "a.conf", text)
+        assert out.returncode == 2 and words in out.stderr, out.stderr
 
 
 def test_check_starts_nothing(tmp_path):

@@ -166,6 +166,14 @@ def test_a_start_is_refused_with_a_reason(system):
         file.write(b"not a log" * 1000)
     assert "not a log of this program" in refused(system, "--nvme", f"{system.folder}/thesis",
                                                   "--nvme-size", "320M")
+    assert os.path.getsize(f"{system.folder}/thesis") == 9000
+    open(f"{system.folder}/empty", "wb").close()
+    os.mkdir(f"{system.folder}/folder")
+    for name, words in (("none", "give --nvme-size"), ("empty", "give --nvme-size"), ("folder", "neither a file nor"),
+                        ("missing/log", "No such file or directory"), ("log", "another process uses it")):
+        assert words in refused(system, "--nvme", f"{system.folder}/{name}")
+        assert name == "log" or "FM1011" in refused(system, "--check", "--nvme", f"{system.folder}/{name}")
+    assert not os.path.exists(f"{system.folder}/none") and not os.path.getsize(f"{system.folder}/empty")
 
 
 def test_memory_that_may_not_be_registered_is_used_without(system):

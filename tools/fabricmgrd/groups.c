@@ -45,9 +45,10 @@ static int check_one(struct settings *settings, uint32_t number, uint64_t *other
 		snprintf(name, sizeof(name), "group %s: ", settings->sharing.groups[number].name);
 	fprintf(out, "# %smemory: %s%s%s\n", name, needs.rung,
 		*needs.rung_reason ? "; not the rung above: " : "", needs.rung_reason);
-	fprintf(out, "# %sfits: pool %.1f MiB + tables %.1f MiB for %u blocks = %.1f MiB\n", name,
+	fprintf(out, "# %sfits: pool %.1f MiB + tables %.1f MiB for %u blocks%s = %.1f MiB\n", name,
 		(double)needs.pool_bytes / mebibyte, (double)needs.table_bytes / mebibyte,
-		needs.entries_max, (double)(needs.pool_bytes + needs.table_bytes) / mebibyte);
+		needs.entries_max, options.nvme_path ? " and those on NVMe" : "",
+		(double)(needs.pool_bytes + needs.table_bytes) / mebibyte);
 	return 0;
 }
 

@@ -364,6 +364,20 @@ static int check_places(const struct settings *settings, const struct sharing_gr
 		    : 0;
 }
 
+static int check_nvme(const struct settings *settings, const struct settings *own)
+{
+	const char *what = own->is_group ? "nvme" : "path";
+	uint32_t row = row_of("nvme-size");
+
+	if (!own->given[row].n || own->server.nvme_path)
+		return 0;
+	return own->given[row].source == FROM_FLAG
+		       ? fm_fail(FM_ERR_INVALID, "--nvme-size without --nvme: give both, or none")
+		       : fm_fail(FM_ERR_INVALID,
+				 "%s:%u: a size of NVMe without %s: give both, or none",
+				 settings->read_from, own->given[row].line, what);
+}
+
 /* What fm_server_create() refuses, too; here the line is known. */
 static int check_quotas(const struct settings *settings, const struct sharing_group *group)
 {
@@ -406,6 +420,8 @@ int sharing_finish(struct settings *settings)
 	for (uint32_t i = 0; i < sharing->n_groups && !err; i++) {
 		for (uint32_t j = 0; j < i && !err; j++)
 			err = check_places(settings, &sharing->groups[i], &sharing->groups[j]);
+		if (!err)
+			err = check_nvme(settings, sharing->groups[i].settings);
 		if (!err)
 			err = check_quotas(settings, &sharing->groups[i]);
 	}
