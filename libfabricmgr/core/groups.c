@@ -18,6 +18,11 @@ static bool is_same(const struct fm_store_seal *a, const struct fm_store_seal *b
 	return a->entry == b->entry || !memcmp(&a->key, &b->key, sizeof(a->key));
 }
 
+static bool is_parent(const struct fm_store_seal *a, const struct fm_store_seal *of)
+{
+	return of->parent && !memcmp(of->parent, &a->key, sizeof(a->key));
+}
+
 /* Whether @seals can be a group; what is wrong with which. */
 static int check(struct fm_store *store, struct fm_owner *owner, const struct fm_store_seal *seals,
 		 uint32_t n, int *results)
@@ -37,8 +42,9 @@ static int check(struct fm_store *store, struct fm_owner *owner, const struct fm
 			results[i] = FM_ERR_INVALID;
 		else if (fm_index_find(&store->index, &seals[i].key, &word) != FM_NO_ENTRY)
 			results[i] = FM_ERR_EXISTS;
-		for (uint32_t k = 0; k < i; k++)
-			if (is_same(&seals[i], &seals[k]))
+		for (uint32_t k = 0; k < n; k++)
+			if ((k < i && is_same(&seals[i], &seals[k])) ||
+			    is_parent(&seals[k], &seals[i]))
 				results[i] = FM_ERR_INVALID;
 		if (results[i] != FM_ERR_CANCELLED && !first)
 			first = results[i];

@@ -78,3 +78,17 @@ bool fm_layers_get(const struct fm_layers *layers, uint32_t layer, uint32_t *crc
 	*crc32c = FM_LOW(word);
 	return FM_HIGH(word) == 1;
 }
+
+bool fm_layers_lack(const char *block, uint64_t length, uint32_t *layer, uint32_t *layers)
+{
+	struct fm_layers table;
+	uint32_t crc32c;
+
+	if (!fm_layers_open(block, length, &table))
+		return false;
+	*layers = table.layers;
+	for (*layer = 0; *layer < table.layers; ++*layer)
+		if (!fm_layers_get(&table, *layer, &crc32c))
+			return true;
+	return false;
+}

@@ -42,5 +42,7 @@ bool fm_layers_open(const char *block, uint64_t length, struct fm_layers *layers
 void fm_layers_set(struct fm_layers *layers, uint32_t layer, uint32_t crc32c);
 /* False: it is not whole. */
 bool fm_layers_get(const struct fm_layers *layers, uint32_t layer, uint32_t *crc32c);
+/* Whether the block has layers, and one that is not whole: which, of how many. */
+bool fm_layers_lack(const char *block, uint64_t length, uint32_t *layer, uint32_t *layers);
 
 #endif

@@ -290,7 +290,11 @@ struct fm_seal {
 /*
  * Publishes filled blocks: computes each CRC32C, makes the block visible and immutable, and turns
  * the hold on it into a lease. @ns names the namespace in the header. Returns 0 when every result
- * is 0, else the first failure; each result says what became of its block.
+ * is 0, else the first failure; each result says what became of its block. FM_ERR_INVALID before
+ * anything is sealed: what is wrong with one (its flags, a block that this client has not staged,
+ * layers that are not sealed) is its result, the others' are FM_ERR_CANCELLED, and all stay staged.
+ * A parent need not be in memory, nor in the pool at all: who asks for the chain from its start
+ * finds the block only while the parent is there, who asks for its key alone at once.
  */
 FM_API int fm_block_seal(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
 			 size_t n);
@@ -299,7 +303,8 @@ FM_API int fm_block_seal(struct fm_pool *pool, const struct fm_digest *ns, struc
  * The same for a group: 1 to 64 blocks (k, v, an indexer's, a recurrent state) that are found all
  * together or none at all, by whoever looks at whatever moment, also when the writer is killed. A
  * group leaves the pool together, too, and only when no member is leased; removing one removes all.
- * Take no member for another's parent, and no FM_SEAL_REPLACE. A failure of one leaves all staged;
+ * No member is another's parent, no key comes twice, and there is no FM_SEAL_REPLACE: else
+ * FM_ERR_INVALID, with fm_error_detail() saying which. A failure of one leaves all staged;
  * results that are FM_ERR_CANCELLED were held back by another's, which is returned. Groups stay in
  * memory: the NVMe tier keeps none, and a restarted daemon lets them go.
  */
@@ -421,7 +426,8 @@ FM_API int fm_layers_begin(struct fm_pool *pool, const struct fm_block *block, u
 
 /* Layers @first to @first + @n - 1 are filled and will not change: computes their CRC32C, and wakes
  * who waits for them. In any order, each once; different layers also from several threads. Does not
- * ask the daemon. All of them before the block is sealed. */
+ * ask the daemon. All of them before the block is sealed: else fm_block_seal() or fm_group_seal()
+ * returns FM_ERR_INVALID, and the block stays staged. */
 FM_API int fm_layers_seal(struct fm_pool *pool, const struct fm_block *block, uint32_t first,
 			  uint32_t n);
 

@@ -499,42 +499,99 @@ static int seal_piece(struct fm_pool *pool, const struct fm_digest *ns, struct f
 	return first;
 }
 
-/* Whether the seals can be asked for at all; every result is FM_ERR_CANCELLED then. */
+/* Puts give blocks that they filled with whatever the caller had: @has_layers false. */
+static int check_seal(const struct fm_pool *pool, const struct fm_seal *seal, size_t i,
+		      bool is_group, bool has_layers)
+{
+	const struct fm_block *block = seal->block;
+	uint32_t layer, layers;
+
+	if (seal->flags & ~FM_SEAL_REPLACE)
+		return fm_fail(FM_ERR_INVALID,
+			       "seal %zu has unknown flags %x: they are 0 or FM_SEAL_REPLACE", i,
+			       seal->flags);
+	if (is_group && seal->flags)
+		return fm_fail(FM_ERR_INVALID,
+			       "seal %zu has FM_SEAL_REPLACE, but a group takes no block's place: "
+			       "remove the block of that key first",
+			       i);
+	if (!block || !block->data || block->lease != FM_NO_LEASE ||
+	    block->entry >= pool->index.entries_max)
+		return fm_fail(FM_ERR_INVALID,
+			       "seal %zu names a block that is not staged by this client", i);
+	if (has_layers && fm_layers_lack(block->data, block->length, &layer, &layers))
+		return fm_fail(FM_ERR_INVALID,
+			       "seal %zu: layer %u of the block's %u is not sealed yet: "
+			       "fm_layers_seal() all of them first",
+			       i, layer, layers);
+	return 0;
+}
+
+/* Whether the seals may be one group; of which one it is said when they may not. */
+static int check_members(struct fm_seal *seals, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		for (size_t k = 0; k < n; k++) {
+			int err = 0;
+
+			if (k < i && seals[i].block->entry == seals[k].block->entry)
+				err = fm_fail(FM_ERR_INVALID,
+					      "seals %zu and %zu of a group name the same block: "
+					      "stage one for each",
+					      k, i);
+			else if (k < i &&
+				 !memcmp(&seals[i].key, &seals[k].key, sizeof(seals[i].key)))
+				err = fm_fail(FM_ERR_INVALID,
+					      "seals %zu and %zu of a group have the same key: "
+					      "give each block its own",
+					      k, i);
+			else if (seals[i].parent &&
+				 !memcmp(seals[i].parent, &seals[k].key, sizeof(seals[k].key)))
+				err = fm_fail(FM_ERR_INVALID,
+					      "the parent of seal %zu is seal %zu of the same "
+					      "group: a member's parent is a block sealed before, "
+					      "or NULL",
+					      i, k);
+			if (err) {
+				seals[i].result = err;
+				return err;
+			}
+		}
+	return 0;
+}
+
+/* Whether the seals can be asked for at all. If not, the one that is wrong has the error, and the
+ * others, which it held back, FM_ERR_CANCELLED. */
 static int check_seals(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
-		       size_t n, uint32_t flags)
+		       size_t n, bool is_group, bool has_layers)
 {
 	int err = fm_pool_check_writer(pool);
 
+	for (size_t i = 0; seals && i < n; i++)
+		seals[i].result = FM_ERR_CANCELLED;
 	if (err)
 		return err;
 	if (n && (!seals || !ns))
 		return fm_fail(FM_ERR_INVALID, "a seal needs a namespace and blocks");
+	if (is_group && (!n || n > FM_GROUP_MAX))
+		return fm_fail(FM_ERR_LIMIT, "a group has 1 to %u blocks, not %zu", FM_GROUP_MAX,
+			       n);
 	for (size_t i = 0; i < n; i++) {
-		const struct fm_block *block = seals[i].block;
-
-		seals[i].result = FM_ERR_CANCELLED;
-		if (seals[i].flags & ~flags)
-			return fm_fail(FM_ERR_INVALID, "seal %zu has unknown flags %x", i,
-				       seals[i].flags);
-		if (!block || !block->data || block->lease != FM_NO_LEASE ||
-		    block->entry >= pool->index.entries_max)
-			return fm_fail(FM_ERR_INVALID,
-				       "seal %zu names a block that is not staged "
-				       "by this client",
-				       i);
+		err = check_seal(pool, &seals[i], i, is_group, has_layers);
+		if (err) {
+			seals[i].result = err;
+			return err;
+		}
 	}
-	return 0;
+	return is_group ? check_members(seals, n) : 0;
 }
 
 int fm_group_seal(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals, size_t n)
 {
-	int err = check_seals(pool, ns, seals, n, 0);
+	int err = check_seals(pool, ns, seals, n, true, true);
 
 	if (err)
 		return err;
-	if (!n || n > FM_GROUP_MAX)
-		return fm_fail(FM_ERR_LIMIT, "a group has 1 to %u blocks, not %zu", FM_GROUP_MAX,
-			       n);
 	err = seal_piece(pool, ns, seals, NULL, (uint32_t)n, true);
 	/* What is wrong with one, not that the others were held back by it. */
 	for (size_t i = 0; err == FM_ERR_CANCELLED && i < n; i++)
@@ -566,7 +623,7 @@ int fm_block_seal(struct fm_pool *pool, const struct fm_digest *ns, struct fm_se
 int fm_block_seal_summed(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
 			 const uint32_t *checksums, size_t n)
 {
-	int first = 0, err = check_seals(pool, ns, seals, n, FM_SEAL_REPLACE);
+	int first = 0, err = check_seals(pool, ns, seals, n, false, !checksums);
 
 	if (err)
 		return err;

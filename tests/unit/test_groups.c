@@ -209,6 +209,15 @@ START_TEST(one_that_cannot_be_holds_back_all)
 	ck_assert_int_eq(fm_store_seal_group(&rig->store, &rig->owner, seals, MEMBERS, results),
 			 FM_ERR_INVALID);
 	seals[3].replaces = false;
+	seals[1].parent = &seals[2].key; /* the next one, and itself */
+	ck_assert_int_eq(fm_store_seal_group(&rig->store, &rig->owner, seals, MEMBERS, results),
+			 FM_ERR_INVALID);
+	ck_assert_int_eq(results[1], FM_ERR_INVALID);
+	ck_assert_int_eq(results[2], FM_ERR_CANCELLED);
+	seals[1].parent = &seals[1].key;
+	ck_assert_int_eq(fm_store_seal_group(&rig->store, &rig->owner, seals, MEMBERS, results),
+			 FM_ERR_INVALID);
+	seals[1].parent = seals[0].parent;
 	ck_assert_int_eq(fm_store_seal_group(&rig->store, &rig->owner, seals, 0, results),
 			 FM_ERR_LIMIT);
 	ck_assert_int_eq(
@@ -467,6 +476,51 @@ START_TEST(a_group_goes_from_one_client_to_another)
 }
 END_TEST
 
+/* Each by its cause, with all of them staged as before. */
+START_TEST(what_is_no_group_is_told_why)
+{
+	struct fm_pool_info info = {.size = sizeof(info)};
+	struct fm_block blocks[3];
+	struct fm_seal seals[3];
+	struct pool_rig rig;
+	struct fm_pool *pool;
+	struct fm_key outside = key_of(77);
+
+	pool_rig_start(&rig, 64);
+	pool = attach(&rig);
+	ck_assert_int_eq(fm_block_stage(pool, 5000, 3, blocks, 0), 0);
+	for (int wrong = 0; wrong < 5; wrong++) {
+		static const char *const words[] = {
+			"parent of seal 2 is seal 0", "parent of seal 2 is seal 2",
+			"have the same key", "name the same block", "takes no block's place"};
+
+		for (uint32_t i = 0; i < 3; i++)
+			seals[i] = (struct fm_seal){.block = &blocks[i], .key = key_of(i)};
+		seals[2].parent = wrong == 0 ? &seals[0].key : wrong == 1 ? &seals[2].key : NULL;
+		if (wrong == 2)
+			seals[2].key = seals[1].key;
+		if (wrong == 3)
+			seals[2].block = &blocks[1];
+		seals[2].flags = wrong == 4 ? FM_SEAL_REPLACE : 0;
+		ck_assert_int_eq(fm_group_seal(pool, &digest, seals, 3), FM_ERR_INVALID);
+		ck_assert_msg(strstr(fm_error_detail(), words[wrong]), "%s", fm_error_detail());
+		ck_assert_int_eq(seals[0].result, FM_ERR_CANCELLED);
+		ck_assert_int_eq(seals[2].result, FM_ERR_INVALID);
+		ck_assert_int_eq(fm_pool_info(pool, &info), 0);
+		ck_assert_uint_eq(info.blocks_staging, 3);
+		ck_assert_uint_eq(info.blocks_sealed, 0);
+	}
+	/* A parent that is nowhere is none that is wrong. */
+	for (uint32_t i = 0; i < 3; i++)
+		seals[i] =
+			(struct fm_seal){.block = &blocks[i], .key = key_of(i), .parent = &outside};
+	ck_assert_int_eq(fm_group_seal(pool, &digest, seals, 3), 0);
+	fm_block_release(pool, blocks, 3);
+	fm_pool_detach(pool);
+	pool_rig_stop(&rig);
+}
+END_TEST
+
 /* The writer's process: @k members have reached the daemon when it dies. */
 static void die_after(const struct pool_rig *rig, uint32_t k)
 {
@@ -589,6 +643,7 @@ int main(void)
 	tcase_add_test(all, a_group_goes_from_one_client_to_another);
 	tcase_add_test(all, a_writer_that_is_killed_leaves_nothing);
 	tcase_add_test(all, a_group_that_is_broken_off_is_refused);
+	tcase_add_test(all, what_is_no_group_is_told_why);
 	tcase_set_timeout(all, 120);
 	suite_add_tcase(suite, all);
 	runner = srunner_create(suite);

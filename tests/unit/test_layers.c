@@ -227,6 +227,34 @@ START_TEST(what_cannot_be_has_a_name)
 }
 END_TEST
 
+/* Its readers would wait for the rest of it for ever. */
+START_TEST(a_block_is_sealed_with_all_of_its_layers)
+{
+	struct fm_block blocks[2];
+	struct fm_key key = {{5}}, other = {{6}};
+	struct fm_seal seals[2] = {{.block = &blocks[0], .key = other, .result = 1},
+				   {.block = &blocks[1], .key = key, .result = 1}};
+
+	ck_assert_int_eq(fm_block_stage(writer, 4096, 1, &blocks[0], 0), 0);
+	begin(writer, &blocks[1], NULL);
+	for (uint32_t layer = 0; layer < LAYERS; layer++) {
+		fill(&blocks[1], layer);
+		ck_assert_int_eq(fm_block_seal(writer, &ns, seals, 2), FM_ERR_INVALID);
+		ck_assert_ptr_nonnull(strstr(fm_error_detail(), "seal 1: layer "));
+		ck_assert_ptr_nonnull(strstr(fm_error_detail(), "fm_layers_seal()"));
+		ck_assert_int_eq(seals[0].result, FM_ERR_CANCELLED);
+		ck_assert_int_eq(seals[1].result, FM_ERR_INVALID);
+		ck_assert_int_eq(fm_group_seal(writer, &ns, seals, 2), FM_ERR_INVALID);
+		ck_assert_uint_eq(info().blocks_staging, 2);
+		ck_assert_uint_eq(info().blocks_sealed, 0);
+		ck_assert_int_eq(fm_layers_seal(writer, &blocks[1], layer, 1), 0);
+	}
+	ck_assert_int_eq(fm_block_seal(writer, &ns, seals, 2), 0);
+	ck_assert_int_eq(fm_pool_match(reader, &key, 1), 1);
+	fm_block_release(writer, blocks, 2);
+}
+END_TEST
+
 /* Takes all room that there is; what is joined is not among it. */
 static void fill_pool(const struct fm_block *joined, uint32_t whole)
 {
@@ -372,6 +400,7 @@ int main(void)
 	tcase_add_test(all, layers_are_verified_each_by_itself);
 	tcase_add_test(all, a_table_that_was_left_behind_is_none);
 	tcase_add_test(all, what_cannot_be_has_a_name);
+	tcase_add_test(all, a_block_is_sealed_with_all_of_its_layers);
 	/* The writer is forked off a process with threads: ThreadSanitizer may stand still. */
 	if (!IS_TSAN)
 		tcase_add_loop_test(all, a_writer_that_ends_takes_nothing_along,
