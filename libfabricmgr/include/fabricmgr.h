@@ -331,7 +331,8 @@ struct fm_put {
 
 /* Copies data of the caller into blocks and seals them; copy and CRC32C are one pass. The blocks
  * are not held afterwards. Returns 0 when every result is 0 or FM_ERR_EXISTS, else the first
- * failure. @deadline_ns relative, for room in the pool; 0: 5 s. */
+ * failure; a failure of one put (FM_ERR_INVALID: unknown flags) leaves the others as they are.
+ * @deadline_ns relative, for room in the pool; 0: 5 s. */
 FM_API int fm_pool_put(struct fm_pool *pool, const struct fm_digest *ns, struct fm_put *puts,
 		       size_t n, uint64_t deadline_ns);
 

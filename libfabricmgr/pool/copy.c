@@ -44,7 +44,7 @@ static size_t same_length(const struct fm_put_parts *puts, size_t n, uint64_t *l
 	size_t same = 1;
 
 	*length = fm_parts_bytes(puts[0].parts, puts[0].n_parts);
-	while (same < n && same < BATCH &&
+	while (same < n && same < BATCH && !(puts[same].flags & ~FM_SEAL_REPLACE) &&
 	       fm_parts_bytes(puts[same].parts, puts[same].n_parts) == *length)
 		same++;
 	return same;
@@ -116,7 +116,7 @@ static int put_batch(struct fm_pool *pool, const struct fm_digest *ns, struct fm
 	struct fm_seal seals[BATCH];
 	uint32_t checksums[BATCH], leases[BATCH];
 	size_t filled = 0;
-	int err, first = 0;
+	int err, first = 0, sealed = 0;
 
 	hold_parents(pool, puts, n, leases);
 	err = stage(pool, length, n, blocks, deadline_ns, gate);
@@ -133,9 +133,10 @@ static int put_batch(struct fm_pool *pool, const struct fm_digest *ns, struct fm
 						 .parent = puts[filled].parent,
 						 .flags = puts[filled].flags};
 	if (filled)
-		fm_block_seal_summed(pool, ns, seals, checksums, filled);
+		sealed = fm_block_seal_summed(pool, ns, seals, checksums, filled);
+	/* Held back all together, as when the daemon has gone: by what the call says. */
 	for (size_t i = 0; i < filled; i++)
-		puts[i].result = seals[i].result;
+		puts[i].result = seals[i].result == FM_ERR_CANCELLED ? sealed : seals[i].result;
 	for (size_t i = 0; i < n; i++)
 		if (puts[i].result && puts[i].result != FM_ERR_EXISTS && !first)
 			first = puts[i].result;
@@ -150,21 +151,36 @@ int fm_parts_put(struct fm_pool *pool, const struct fm_digest *ns, struct fm_put
 		 size_t n, uint64_t deadline_ns, const struct fm_gate *gate)
 {
 	uint64_t start = fm_clock_ns();
+	uint32_t flags = 0;
 	int first = 0;
 
 	if (!deadline_ns)
 		deadline_ns = FM_DEADLINE_NS;
 	for (size_t done = 0; done < n;) {
 		uint64_t length, spent = fm_clock_ns() - start;
-		size_t batch = same_length(puts + done, n - done, &length);
-		/* One nanosecond: what is free at once is still given. */
-		int err = put_batch(pool, ns, puts + done, batch, length,
-				    spent < deadline_ns ? deadline_ns - spent : 1, gate);
+		size_t batch = 1;
+		int err;
 
+		if (puts[done].flags & ~FM_SEAL_REPLACE) {
+			err = FM_ERR_INVALID;
+			puts[done].result = err;
+			flags = puts[done].flags;
+		} else {
+			/* One nanosecond: what is free at once is still given. */
+			batch = same_length(puts + done, n - done, &length);
+			err = put_batch(pool, ns, puts + done, batch, length,
+					spent < deadline_ns ? deadline_ns - spent : 1, gate);
+		}
 		if (err && !first)
 			first = err;
 		done += batch;
 	}
+	/* Last, since the puts behind it have words of their own. */
+	if (flags && first == FM_ERR_INVALID)
+		return fm_fail(first,
+			       "a put has unknown flags %x: they are 0 or FM_SEAL_REPLACE; "
+			       "its result says which one it is",
+			       flags);
 	return first;
 }
 

@@ -173,6 +173,48 @@ START_TEST(what_cannot_be_has_a_name_and_leaves_nothing)
 }
 END_TEST
 
+/* One put of many is wrong, wherever it stands: the others are done. */
+START_TEST(unknown_flags_are_one_puts_affair)
+{
+	enum { PUTS = 70 };
+	static unsigned char data[1000] = {1};
+	struct iovec part = {data, sizeof(data)};
+	struct fm_put puts[PUTS];
+	struct fm_put_parts parts[PUTS];
+
+	start();
+	for (uint32_t wrong = 0; wrong < PUTS; wrong += 23) {
+		for (uint32_t i = 0; i < PUTS; i++) {
+			puts[i] = (struct fm_put){.key = key_of(1000 * wrong + i),
+						  .data = data,
+						  .length = sizeof(data),
+						  .flags = i == wrong ? 8 : 0,
+						  .result = 77};
+			parts[i] = (struct fm_put_parts){.key = key_of(500 + 1000 * wrong + i),
+							 .parts = &part,
+							 .n_parts = 1,
+							 .flags = i == wrong ? 9 : 0,
+							 .result = 77};
+		}
+		ck_assert_int_eq(fm_pool_put(pool, &ns, puts, PUTS, 0), FM_ERR_INVALID);
+		ck_assert_ptr_nonnull(strstr(fm_error_detail(), "unknown flags 8"));
+		ck_assert_int_eq(fm_pool_put_parts(pool, &ns, parts, PUTS, 0), FM_ERR_INVALID);
+		ck_assert_ptr_nonnull(strstr(fm_error_detail(), "unknown flags 9"));
+		for (uint32_t i = 0; i < PUTS; i++) {
+			int expected = i == wrong ? FM_ERR_INVALID : 0;
+
+			ck_assert_int_eq(puts[i].result, expected);
+			ck_assert_int_eq(parts[i].result, expected);
+			ck_assert_int_eq(fm_pool_match(pool, &puts[i].key, 1), !expected);
+			ck_assert_int_eq(fm_pool_match(pool, &parts[i].key, 1), !expected);
+		}
+		ck_assert_int_eq(fm_pool_invalidate(pool, &ns), 2 * (PUTS - 1)); /* for room */
+	}
+	ck_assert_uint_eq(info_of().blocks_staging, 0);
+	stop();
+}
+END_TEST
+
 /* A hostile or broken writer changes a block after its seal: a verified copy says so. */
 START_TEST(a_block_that_was_changed_is_not_got)
 {
@@ -336,6 +378,7 @@ int main(void)
 	tcase_add_test(cases, a_copy_has_the_checksum_and_nothing_else_changes);
 	tcase_add_test(cases, what_was_put_is_got);
 	tcase_add_test(cases, what_cannot_be_has_a_name_and_leaves_nothing);
+	tcase_add_test(cases, unknown_flags_are_one_puts_affair);
 	tcase_add_test(cases, parts_and_ranges_are_the_same_bytes);
 	tcase_add_test(cases, tokens_are_matched_as_their_keys_are);
 	tcase_add_test(cases, a_block_that_was_changed_is_not_got);
