@@ -148,7 +148,8 @@ struct fm_attach_options {
 	uint32_t flags;		/* FM_ATTACH_… */
 	const char *socket;	/* NULL: $FABRICMGR_SOCKET, else /run/fabricmgr/pool.sock */
 	int fd;			/* a connected socket from fm_server_connect(), or -1. Taken over by
-				   the call, also when it fails */
+				   the call, also when it fails; another kind of
+				   descriptor is FM_ERR_INVALID, and not closed */
 	uint32_t leases;	/* size of the lease table; 0: 4096 */
 	const char *name;	/* what the daemon shows for it; NULL: the program's name */
 	uint64_t deadline_ns;	/* how long to wait for the daemon, relative; 0: 5 s */

@@ -581,6 +581,22 @@ static int attach(const struct fm_attach_options *options, struct fm_pool *pool)
 	return err;
 }
 
+/* Options that are zero but for their size name standard input, which is not ours to take over. */
+static int check_descriptor(int fd)
+{
+	int domain = 0, type = 0;
+	socklen_t domain_bytes = sizeof(domain), type_bytes = sizeof(type);
+
+	if (!getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &domain_bytes) &&
+	    !getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_bytes) && domain == AF_UNIX &&
+	    type == SOCK_SEQPACKET)
+		return 0;
+	return fm_fail(FM_ERR_INVALID,
+		       "fm_attach_options.fd %d is no SOCK_SEQPACKET Unix socket: set fd to -1 to "
+		       "connect by path, or to what fm_server_connect() gave",
+		       fd);
+}
+
 int fm_pool_attach(const struct fm_attach_options *given, struct fm_pool **out)
 {
 	struct fm_attach_options options = {.fd = -1};
@@ -591,6 +607,11 @@ int fm_pool_attach(const struct fm_attach_options *given, struct fm_pool **out)
 	if (given && given->size >= offsetof(struct fm_attach_options, tenant))
 		memcpy(&options, given,
 		       given->size < sizeof(options) ? given->size : sizeof(options));
+	if (options.fd >= 0) {
+		err = check_descriptor(options.fd);
+		if (err)
+			return err; /* and it stays open */
+	}
 	if (!out || !options.size || options.flags & ~FM_ATTACH_FLAGS)
 		err = fm_fail(FM_ERR_INVALID, "fm_attach_options: size or flags are not of this "
 					      "version");

@@ -268,7 +268,7 @@ START_TEST(an_attached_socket_is_of_no_use_to_others)
 	put(2);
 	fm_block_release(pool, &block, 1);
 	/* A descriptor that was handed over with the call is closed, whatever becomes of it. */
-	options.fd = dup(0);
+	options.fd = dup(pool->socket);
 	options.leases = FABRICMGR_LEASES_MAX + 1;
 	ck_assert_int_eq(fm_pool_attach(&options, &thief), FM_ERR_LIMIT);
 	ck_assert_int_eq(close(options.fd), -1);

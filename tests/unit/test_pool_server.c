@@ -5,6 +5,7 @@
  * each checking every byte it was given.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -486,6 +487,36 @@ START_TEST(sockets_are_guarded)
 }
 END_TEST
 
+/* Options that were only zeroed name standard input: it stays, and the words say what to set. */
+START_TEST(a_descriptor_that_is_no_pools_stays_open)
+{
+	struct fm_attach_options options = {.size = sizeof(options)};
+	int pipes[2], stream[2], packets[2], input = open("/dev/null", O_RDONLY);
+	int keep = dup(STDIN_FILENO);
+	struct fm_pool *pool;
+
+	ck_assert_int_eq(dup2(input, STDIN_FILENO), STDIN_FILENO);
+	ck_assert(!pipe(pipes) && !socketpair(AF_UNIX, SOCK_STREAM, 0, stream) &&
+		  !socketpair(AF_UNIX, SOCK_SEQPACKET, 0, packets));
+	for (int i = 0; i < 4; i++) {
+		options.fd = (int[]){STDIN_FILENO, pipes[1], stream[0], 1 << 19}[i];
+		ck_assert_int_eq(fm_pool_attach(&options, &pool), FM_ERR_INVALID);
+		ck_assert_ptr_nonnull(strstr(fm_error_detail(), "set fd to -1"));
+		ck_assert(i == 3 || fcntl(options.fd, F_GETFD) >= 0);
+	}
+	/* Of the right kind, though nobody answers: taken over, and closed. */
+	close(packets[1]);
+	options.fd = packets[0];
+	ck_assert_int_eq(fm_pool_attach(&options, &pool), FM_ERR_DISCONNECTED);
+	ck_assert_int_eq(fcntl(packets[0], F_GETFD), -1);
+	for (int i = 0; i < 2; i++)
+		close(pipes[i]), close(stream[i]);
+	if (keep >= 0)
+		dup2(keep, STDIN_FILENO), close(keep);
+	close(input);
+}
+END_TEST
+
 START_TEST(the_loop_serves_without_io_uring)
 {
 	struct fm_pool *pool;
@@ -816,6 +847,7 @@ int main(void)
 	tcase_add_test(cases, the_protocol_refuses_what_it_does_not_know);
 	tcase_add_test(cases, a_hostile_ring_ends_its_own_client_only);
 	tcase_add_test(cases, sockets_are_guarded);
+	tcase_add_test(cases, a_descriptor_that_is_no_pools_stays_open);
 	tcase_add_test(cases, the_loop_serves_without_io_uring);
 	tcase_add_test(cases, clients_come_and_go_while_others_read_and_evict);
 	tcase_add_test(cases, readers_never_see_a_wrong_byte_while_blocks_are_evicted);
