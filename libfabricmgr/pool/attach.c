@@ -113,7 +113,8 @@ static int exchange(struct fm_pool *pool, struct fm_wire_request *request,
 	*n_fds = 0; /* whatever happens, only what came is the caller's to close */
 	if (pool->unanswered == FM_UNANSWERED_MAX && skip_late_replies(pool))
 		return fm_fail(FM_ERR_DEADLINE,
-			       "the pool's daemon has not answered the last %u requests",
+			       "the pool's daemon has not answered the last %u requests: it is "
+			       "stopped; let it go on, or detach and do without the pool",
 			       FM_UNANSWERED_MAX);
 	request->head.magic = FM_WIRE_MAGIC;
 	request->head.version = FM_WIRE_VERSION;
@@ -142,7 +143,10 @@ static int exchange(struct fm_pool *pool, struct fm_wire_request *request,
 			/* The answer may still come, before that of the next request. To end the
 			 * connection would end the leases. */
 			pool->unanswered++;
-			return fm_fail(FM_ERR_DEADLINE, "the pool's daemon did not answer in time");
+			return fm_fail(FM_ERR_DEADLINE,
+				       "the pool's daemon did not answer in time: it is stopped or "
+				       "overloaded (its log says more); wait and try again, or do "
+				       "without the pool");
 		}
 		poll(&state, 1, wait > 1000 ? 1000 : (int)wait);
 	}

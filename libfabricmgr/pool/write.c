@@ -301,7 +301,16 @@ int fm_pool_explain(struct fm_pool *pool, int err, const char *what)
 	case FM_ERR_DISCONNECTED:
 		return fm_pool_gone(pool);
 	case FM_ERR_DEADLINE:
-		return fm_fail(err, "%s: the daemon did not answer in time", what);
+		return fm_fail(err,
+			       "%s: the daemon did not answer in time: it is stopped or overloaded "
+			       "(its log says more); wait and try again, or do without the pool",
+			       what);
+	case FM_ERR_INVALID:
+		return fm_fail(err,
+			       "%s: the block is not staged by this client: another client staged "
+			       "it, or it was sealed, offered or discarded already; leave it to "
+			       "who has it, or stage one",
+			       what);
 	case FM_ERR_PERMISSION:
 		return fm_fail(err, "%s: this client attached read-only, or it is another tenant's",
 			       what);
@@ -718,6 +727,11 @@ int fm_block_hint(struct fm_pool *pool, const struct fm_block *block, const stru
 	s.length = hint->expected_ns;
 	s.reserved[0] = (uint64_t)(int64_t)hint->priority;
 	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + ANSWER_NS);
+	if (c.result == FM_ERR_NOT_FOUND)
+		return fm_fail(
+			FM_ERR_NOT_FOUND,
+			"a hint: its block has left the pool (evicted, removed or replaced): "
+			"acquire its key again, and give the hint while it is leased");
 	return c.result ? fm_pool_explain(pool, c.result, "a hint") : 0;
 }
 
@@ -776,6 +790,11 @@ int fm_block_offer(struct fm_pool *pool, struct fm_block *block, struct fm_key *
 	FM_KILL_POINT("offer: before");
 	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + ANSWER_NS);
 	FM_KILL_POINT("offer: answered");
+	if (c.result == FM_ERR_INVALID)
+		return fm_fail(FM_ERR_INVALID,
+			       "offering a block: it is not staged by this client, or others may "
+			       "join it (fm_layers_begin() with an id) and it stays with its "
+			       "writer: seal it instead");
 	if (c.result)
 		return fm_pool_explain(pool, c.result, "offering a block");
 	*id = c.key;

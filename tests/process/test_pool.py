@@ -263,6 +263,7 @@ def test_a_deadline_that_passes_costs_no_lease(daemon):
     assert ask(pool.handle, None, ctypes.c_size_t(0)) == -7  # FM_ERR_DEADLINE
     assert 4 < time.monotonic() - start < 30
     assert b"did not answer in time" in pool.lib.fm_error_detail()
+    assert b"wait and try again" in pool.lib.fm_error_detail()
     daemon.process.send_signal(signal.SIGCONT)
     # The late reply is not taken for the next one's: another question has another answer.
     assert pool.put(2, 5000) is not None

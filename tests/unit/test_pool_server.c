@@ -201,6 +201,7 @@ START_TEST(failures_have_names)
 	ck_assert_int_eq(fm_block_seal(pool, &ns, &seal, 1), 0);
 	seal.block = &copy;
 	ck_assert_int_eq(fm_block_seal(pool, &ns, &seal, 1), FM_ERR_INVALID);
+	ck_assert_ptr_nonnull(strstr(fm_error_detail(), "another client staged it"));
 	fm_block_discard(pool, &copy, 1); /* not staged any more: ignored */
 	ck_assert_int_eq(put(pool, 4096, 3, &blocks[1]), 0);
 	/* The table has three places, all taken: none more, and none lost. */
@@ -251,6 +252,7 @@ START_TEST(a_pinned_block_outlives_the_others)
 	ck_assert_uint_le(info_of(pool).blocks_sealed, 16); /* of 199 */
 	other.generation = UINT32_MAX;
 	ck_assert_int_eq(fm_block_hint(pool, &other, &hint), FM_ERR_NOT_FOUND);
+	ck_assert_ptr_nonnull(strstr(fm_error_detail(), "acquire its key again"));
 	hint.priority = 17;
 	ck_assert_int_eq(fm_block_hint(pool, &block, &hint), FM_ERR_INVALID);
 	hint.priority = 0;
