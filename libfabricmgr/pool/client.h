@@ -140,6 +140,10 @@ int fm_block_seal_summed(struct fm_pool *pool, const struct fm_digest *ns, struc
 
 /* 0, or why this client writes nothing. */
 int fm_pool_check_writer(struct fm_pool *pool);
+/* fm_block_stage(). *@is_full: there was no room, in the pool or in what its tenant may hold; a
+ * later try may find some. */
+int fm_pool_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_block *blocks,
+		  uint64_t deadline_ns, bool *is_full);
 /* One submission and its answer, within 10 s. */
 void fm_pool_ask(struct fm_pool *pool, struct fm_submission *submission,
 		 struct fm_completion *completion);

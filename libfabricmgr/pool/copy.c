@@ -85,9 +85,10 @@ static int stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_bloc
 	for (;;) {
 		uint64_t left = passed < deadline_ns ? deadline_ns - passed : 1;
 		uint64_t slice = gate && left > FM_CANCEL_NS ? FM_CANCEL_NS : left;
-		int err = fm_block_stage(pool, length, n, blocks, slice);
+		bool is_full;
+		int err = fm_pool_stage(pool, length, n, blocks, slice, &is_full);
 
-		if (err != FM_ERR_POOL_FULL || slice == left)
+		if (!is_full || slice == left)
 			return err;
 		if (!enter(gate))
 			return FM_ERR_CANCELLED;

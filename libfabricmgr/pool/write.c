@@ -388,8 +388,8 @@ static int check_room(const struct fm_pool *pool, uint64_t length, size_t n)
 		       n, (unsigned long long)length, (unsigned long long)(chunks * in_chunk));
 }
 
-int fm_block_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_block *blocks,
-		   uint64_t deadline_ns)
+int fm_pool_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_block *blocks,
+		  uint64_t deadline_ns, bool *is_full)
 {
 	struct fm_submission submissions[WINDOW];
 	struct fm_completion completions[WINDOW];
@@ -398,6 +398,7 @@ int fm_block_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_bl
 	uint32_t quota = 0;
 	int err = fm_pool_check_writer(pool);
 
+	*is_full = false;
 	if (err)
 		return err;
 	if (n && !blocks)
@@ -440,11 +441,21 @@ int fm_block_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_bl
 	}
 	if (err) {
 		fm_block_discard(pool, blocks, done); /* all or none */
+		*is_full = err == FM_ERR_POOL_FULL ||
+			   (err == FM_ERR_LIMIT && quota == FM_QUOTA_MEMORY);
 		if (err == FM_ERR_LIMIT && quota && quota <= FM_QUOTA_REQUESTS)
 			return explain_quota(quota);
 		return fm_pool_explain(pool, err, "staging");
 	}
 	return 0;
+}
+
+int fm_block_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_block *blocks,
+		   uint64_t deadline_ns)
+{
+	bool is_full;
+
+	return fm_pool_stage(pool, length, n, blocks, deadline_ns, &is_full);
 }
 
 /* One window of seals: leases first, then the submissions, then what became of each. */

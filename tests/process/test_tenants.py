@@ -554,3 +554,87 @@ def test_a_hint_is_for_the_blocks_of_ones_own_tenant(node):
     as_nobody(claims)
     assert hint(batch, 1) == 0
     batch.detach()
+
+
+# ---- at a maximum ----
+
+MINUTE = 60 * 10 ** 9
+
+
+class Vector(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+
+class PutParts(ctypes.Structure):
+    _fields_ = [("key", pool_client.Key), ("parent", ctypes.c_void_p), ("parts", ctypes.POINTER(Vector)),
+                ("n_parts", ctypes.c_uint32), ("flags", ctypes.c_uint32), ("result", ctypes.c_int)]
+
+
+class Request(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_uint32), ("op", ctypes.c_uint32), ("user", ctypes.c_uint64),
+                ("deadline_ns", ctypes.c_uint64), ("n", ctypes.c_size_t), ("keys", ctypes.c_void_p),
+                ("results", ctypes.c_void_p), ("blocks", ctypes.c_void_p), ("gets", ctypes.c_void_p),
+                ("puts", ctypes.POINTER(PutParts)), ("ns", ctypes.c_char_p)]
+
+
+class Done(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_uint64), ("user", ctypes.c_uint64), ("result", ctypes.c_int64)]
+
+
+def at_maximum(node):
+    """A client of batch that holds all that batch may have."""
+    batch = Pool(node.socket("research"), tenant="batch")
+    return batch, [batch.put(n, MIB) for n in range(24)]
+
+
+def queued_put(pool, n, deadline_ns):
+    """Its queue, and what has to live as long as it: fm_queue_wait() tells how it ended."""
+    queue, buffer = ctypes.c_void_p(), ctypes.create_string_buffer(pool_client.bytes_of(n, MIB), MIB)
+    part = Vector(ctypes.cast(buffer, ctypes.c_void_p), MIB)
+    put = PutParts(pool_client.key_of(n), None, ctypes.pointer(part), 1, 0, 0)
+    pool.check(pool.lib.fm_queue_create(pool.handle, None, ctypes.byref(queue)))
+    request = Request(ctypes.sizeof(Request), 6, 1, deadline_ns, 1, puts=ctypes.pointer(put), ns=bytes(32))
+    pool.check(pool.lib.fm_queue_submit(queue, ctypes.byref(request), None))
+    return queue, (buffer, part, put, request)
+
+
+def waited(pool, queue, wait_ns):
+    """The result of the queue's only request; None: not within @wait_ns."""
+    pool.lib.fm_queue_wait.restype = ctypes.c_int64
+    done = Done()
+    n = pool.lib.fm_queue_wait(queue, ctypes.byref(done), ctypes.c_size_t(1), ctypes.c_uint64(wait_ns))
+    return done.result if n == 1 else None
+
+
+def test_a_queued_put_waits_for_room_in_its_tenants_maximum(node):
+    batch, held = at_maximum(node)
+    queue, _ = queued_put(batch, 100, 3 * 10 ** 8)
+    assert waited(batch, queue, MINUTE) == -LIMIT
+    batch.lib.fm_queue_destroy(queue)
+    queue, _ = queued_put(batch, 101, MINUTE)
+    assert waited(batch, queue, 5 * 10 ** 8) is None
+    batch.release(held.pop())
+    assert waited(batch, queue, MINUTE) == 0 and batch.match(101) == 1
+    batch.lib.fm_queue_destroy(queue)
+    batch.detach()
+
+
+def test_who_was_refused_for_one_quota_waits_for_another(node):
+    """Two clients of a tenant wait for room; what the second was refused for before is not said of that."""
+    clients = [Pool(node.socket("research"), tenant="batch") for _ in range(2)]
+    with pytest.raises(OSError) as refused:
+        clients[1].stage(MIB, 5)
+    assert "(staging)" in str(refused.value)
+    batch, held = at_maximum(node)
+    requests = []
+    for n, client in enumerate(clients):
+        requests.append(queued_put(client, 200 + n, MINUTE))
+        until(lambda: node.quota("research")["batch"]["requests"] >= len(requests))  # pylint: disable=W0640
+    assert [waited(client, queue, 3 * 10 ** 8) for client, (queue, _) in zip(clients, requests)] == [None, None]
+    for block in held[-2:]:
+        batch.release(block)
+    for client, (queue, _) in zip(clients, requests):
+        assert waited(client, queue, MINUTE) == 0
+        client.lib.fm_queue_destroy(queue)
+        client.detach()
+    batch.detach()
