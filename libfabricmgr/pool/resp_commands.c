@@ -5,6 +5,7 @@
  * its bytes; SET seals the new one in the place of the old, so that a reader has one or the other.
  */
 #include <ctype.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -505,42 +506,91 @@ static void command_scan(struct resp_connection *connection)
 		resp_reply_bulk(connection, found[i]->text, found[i]->length);
 }
 
+/* Whether an INFO asks for @section, by its name or all of them. */
+static bool is_asked(const struct resp_connection *connection, const char *section)
+{
+	static const char *const all[] = {"all", "default", "everything"};
+
+	for (uint32_t i = 1; i < connection->parser.n_args; i++) {
+		struct text asked = argument(connection, i);
+
+		if (is_word(asked, section))
+			return true;
+		for (size_t k = 0; k < sizeof(all) / sizeof(all[0]); k++)
+			if (is_word(asked, all[k]))
+				return true;
+	}
+	return connection->parser.n_args == 1;
+}
+
+struct info_text {
+	char text[1400]; /* all sections together have below 1,100 bytes */
+	size_t length;
+};
+
+static __attribute__((format(printf, 4, 5))) void
+add_section(const struct resp_connection *connection, struct info_text *to, const char *section,
+	    const char *format, ...)
+{
+	size_t room = sizeof(to->text) - to->length;
+	va_list values;
+	int length;
+
+	if (!is_asked(connection, section))
+		return;
+	length = snprintf(to->text + to->length, room, "%s# %s\r\n", to->length ? "\r\n" : "",
+			  section);
+	to->length += (size_t)length < room ? (size_t)length : room - 1;
+	room = sizeof(to->text) - to->length;
+	va_start(values, format);
+	length = vsnprintf(to->text + to->length, room, format, values);
+	va_end(values);
+	to->length += (size_t)length < room ? (size_t)length : room - 1;
+}
+
+/* With what redis-cli --stat and redis-benchmark look for. Nothing here blocks a client, and
+ * nothing is saved. */
 static void command_info(struct resp_connection *connection)
 {
 	struct fm_resp *front = connection->front;
 	struct fm_pool_info info = {.size = sizeof(info)};
-	char text[1200];
+	struct info_text to = {.length = 0};
 	uint64_t bytes, n;
-	int err = fm_pool_info(front->pool, &info), length;
+	int err = fm_pool_info(front->pool, &info);
 
 	if (err) {
 		reply_pool_error(connection, err);
 		return;
 	}
 	n = count_blocks(front, &bytes);
-	length = snprintf(
-		text, sizeof(text),
-		"# Server\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\n"
-		"fabricmgr_version:%s\r\nprocess_id:%u\r\nuptime_in_seconds:%llu\r\n"
-		"\r\n# Clients\r\nconnected_clients:%u\r\nmaxclients:%u\r\n"
-		"\r\n# Memory\r\nused_memory:%llu\r\nmaxmemory:%llu\r\n"
-		"maxmemory_policy:allkeys-%s\r\nfabricmgr_value_bytes:%llu\r\n"
-		"fabricmgr_held_bytes:%llu\r\nfabricmgr_name_bytes:%llu\r\n"
-		"fabricmgr_names_missing:%llu\r\n"
-		"\r\n# Stats\r\ntotal_connections_received:%llu\r\n"
-		"total_commands_processed:%llu\r\nrejected_connections:%llu\r\n"
-		"evicted_keys:%llu\r\n"
-		"\r\n# Keyspace\r\ndb0:keys=%llu,expires=0,avg_ttl=0\r\n",
-		fm_version(), info.daemon_pid,
-		(unsigned long long)((fm_clock_ns() - front->started_ns) / FM_NS_PER_S),
-		front->n_connections, (unsigned int)RESP_CONNECTIONS_MAX,
-		(unsigned long long)info.used_bytes, (unsigned long long)info.total_bytes,
-		info.policy, (unsigned long long)bytes, (unsigned long long)front->holds.bytes,
-		(unsigned long long)front->names.bytes, (unsigned long long)front->names.n_missing,
-		(unsigned long long)front->n_accepted, (unsigned long long)front->n_commands,
-		(unsigned long long)front->n_refused, (unsigned long long)info.evictions,
-		(unsigned long long)n);
-	resp_reply_bulk(connection, text, (size_t)length);
+	add_section(connection, &to, "Server",
+		    "redis_version:7.0.0\r\nredis_mode:standalone\r\n"
+		    "fabricmgr_version:%s\r\nprocess_id:%u\r\nuptime_in_seconds:%llu\r\n",
+		    fm_version(), info.daemon_pid,
+		    (unsigned long long)((fm_clock_ns() - front->started_ns) / FM_NS_PER_S));
+	add_section(connection, &to, "Clients",
+		    "connected_clients:%u\r\nmaxclients:%u\r\nblocked_clients:0\r\n",
+		    front->n_connections, (unsigned int)RESP_CONNECTIONS_MAX);
+	add_section(connection, &to, "Memory",
+		    "used_memory:%llu\r\nmaxmemory:%llu\r\n"
+		    "maxmemory_policy:allkeys-%s\r\nfabricmgr_value_bytes:%llu\r\n"
+		    "fabricmgr_held_bytes:%llu\r\nfabricmgr_name_bytes:%llu\r\n"
+		    "fabricmgr_names_missing:%llu\r\n",
+		    (unsigned long long)info.used_bytes, (unsigned long long)info.total_bytes,
+		    info.policy, (unsigned long long)bytes, (unsigned long long)front->holds.bytes,
+		    (unsigned long long)front->names.bytes,
+		    (unsigned long long)front->names.n_missing);
+	add_section(connection, &to, "Persistence", "%s",
+		    "loading:0\r\nrdb_bgsave_in_progress:0\r\naof_enabled:0\r\n"
+		    "aof_rewrite_in_progress:0\r\n");
+	add_section(connection, &to, "Stats",
+		    "total_connections_received:%llu\r\ntotal_commands_processed:%llu\r\n"
+		    "rejected_connections:%llu\r\nevicted_keys:%llu\r\n",
+		    (unsigned long long)front->n_accepted, (unsigned long long)front->n_commands,
+		    (unsigned long long)front->n_refused, (unsigned long long)info.evictions);
+	add_section(connection, &to, "Keyspace", "db0:keys=%llu,expires=0,avg_ttl=0\r\n",
+		    (unsigned long long)n);
+	resp_reply_bulk(connection, to.text, to.length);
 }
 
 /* ---- the connection ---- */
@@ -691,14 +741,43 @@ static void command_quit(struct resp_connection *connection)
 	connection->is_ending = true;
 }
 
-/* What redis-cli and redis-benchmark ask when they start: nothing to tell is an answer they take.
- */
+/* What redis-cli asks when it starts: nothing to tell is an answer that it takes. */
 static void command_nothing(struct resp_connection *connection)
 {
-	resp_reply_text(connection,
-			connection->protocol == 3 && is_word(argument(connection, 0), "CONFIG")
-				? "%0\r\n"
-				: "*0\r\n");
+	resp_reply_text(connection, "*0\r\n");
+}
+
+/* CONFIG GET of what redis-benchmark asks for at its start: nothing is saved here, ever. */
+static void command_config(struct resp_connection *connection)
+{
+	static const struct {
+		const char *name, *value;
+	} known[] = {{"save", ""}, {"appendonly", "no"}};
+	enum { KNOWN = sizeof(known) / sizeof(known[0]) };
+	bool is_asked_for[KNOWN] = {false};
+	uint32_t n = 0;
+
+	for (uint32_t i = 2; i < connection->parser.n_args; i++) {
+		struct text pattern = argument(connection, i);
+
+		for (uint32_t k = 0; k < KNOWN; k++) {
+			const char *name = known[k].name;
+
+			is_asked_for[k] |=
+				is_word(argument(connection, 1), "GET") &&
+				fm_resp_glob(pattern.at, pattern.length, name, strlen(name));
+		}
+	}
+	for (uint32_t k = 0; k < KNOWN; k++)
+		n += is_asked_for[k];
+	resp_reply_format(connection, connection->protocol == 3 ? "%%%u" : "*%u",
+			  connection->protocol == 3 ? n : 2 * n);
+	for (uint32_t k = 0; k < KNOWN; k++) {
+		if (!is_asked_for[k])
+			continue;
+		resp_reply_bulk(connection, known[k].name, strlen(known[k].name));
+		resp_reply_bulk(connection, known[k].value, strlen(known[k].value));
+	}
 }
 
 /* ---- the table ---- */
@@ -731,7 +810,7 @@ static const struct command {
 	{"SELECT", 2, 2, false, command_select},
 	{"CLIENT", 2, FM_RESP_ARGS_MAX, false, command_client},
 	{"COMMAND", 1, FM_RESP_ARGS_MAX, false, command_nothing},
-	{"CONFIG", 3, FM_RESP_ARGS_MAX, false, command_nothing},
+	{"CONFIG", 3, FM_RESP_ARGS_MAX, false, command_config},
 	{"AUTH", 2, 3, true, command_auth},
 	{"HELLO", 1, 7, true, command_hello},
 	{"QUIT", 1, 1, true, command_quit},

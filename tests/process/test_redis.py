@@ -186,10 +186,44 @@ def test_protocol_three_and_what_clients_ask_first(wire):
     assert "out of range" in str(wire.ask("SELECT", 1))
     assert wire.ask("PING") == "PONG" and wire.ask("PING", "x") == b"x"
     assert b"fabricmgr_version" in wire.ask("INFO") and b"maxmemory_policy:allkeys-lru" in wire.ask("INFO")
+    assert wire.ask("CONFIG", "GET", "save") == {b"save": b""}
     assert "unknown command" in str(wire.ask("LPUSH", "a", "b"))
     assert "wrong number" in str(wire.ask("GET"))
     assert wire.ask("TTL", "absent") == -2
     assert wire.ask("HELLO", "4").args[0].startswith("NOPROTO")
+
+
+def test_info_of_the_sections_asked_for(wire):
+    def sections(*names):
+        text = wire.ask("INFO", *names).decode()
+        assert text.endswith("\r\n") or not text
+        return [line[2:] for line in text.split("\r\n") if line.startswith("# ")]
+    every = ["Server", "Clients", "Memory", "Persistence", "Stats", "Keyspace"]
+    assert sections() == sections("all") == sections("DEFAULT") == sections("everything") == every
+    assert sections("memory") == ["Memory"] and sections("Keyspace", "CLIENTS") == ["Clients", "Keyspace"]
+    assert sections("replication") == []
+    assert b"used_memory:" in wire.ask("INFO", "memory") and b"maxclients" not in wire.ask("INFO", "memory")
+
+
+def test_what_the_tools_of_redis_look_for_is_there(redis, wire):
+    assert wire.ask("CONFIG", "GET", "save") == [b"save", b""]
+    assert wire.ask("CONFIG", "GET", "*") == [b"save", b"", b"appendonly", b"no"]
+    assert wire.ask("CONFIG", "GET", "maxmemory") == [] and wire.ask("CONFIG", "RESETSTAT", "x") == []
+    tool = shutil.which("redis-benchmark")
+    assert tool, "install redis-tools"
+    out = subprocess.run([tool, "-s", redis.path, "-n", "200", "-c", "2", "-t", "get", "-q"], capture_output=True,
+                         text=True, check=True, timeout=60)
+    assert "WARN" not in out.stdout + out.stderr, out
+    info = dict(line.split(":", 1) for line in wire.ask("INFO").decode().splitlines() if ":" in line)
+    wanted = ("used_memory", "connected_clients", "blocked_clients", "total_commands_processed",
+              "total_connections_received", "rdb_bgsave_in_progress", "aof_rewrite_in_progress", "loading")
+    assert all(int(info[name]) >= 0 for name in wanted), info
+    with subprocess.Popen([shutil.which("redis-cli"), "-s", redis.path, "--stat", "-i", "0.01"],
+                          stdout=subprocess.PIPE, text=True) as stat:
+        lines = [stat.stdout.readline() for _ in range(6)]
+        stat.kill()
+    assert not any("-9223372036854775808" in line for line in lines), lines
+    assert any(line.split()[3:4] == ["0"] for line in lines), lines
 
 
 def test_a_password(system):
