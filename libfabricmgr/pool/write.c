@@ -385,7 +385,7 @@ static int check_room(const struct fm_pool *pool, uint64_t length, size_t n)
 	return fm_fail(FM_ERR_LIMIT,
 		       "staging %zu blocks of %llu bytes: the whole pool has room for %llu; stage "
 		       "fewer at a time",
-		       n, (unsigned long long)length, (unsigned long long)(chunks * in_chunk));
+		       n, (unsigned long long)length, (unsigned long long)chunks * in_chunk);
 }
 
 int fm_pool_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_block *blocks,
