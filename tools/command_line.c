@@ -221,6 +221,18 @@ int fm_parse_bytes(const char *what, const char *text, uint64_t min, uint64_t *o
 	return 0;
 }
 
+int fm_parse_quota(const char *what, const char *text, uint64_t *out)
+{
+	int err = fm_parse_bytes(what, text, 0, out);
+
+	if (!err && *out && *out < FM_CHUNK_BYTES)
+		err = fm_fail(FM_ERR_INVALID,
+			      "%s %.64s: less than one chunk of %u MiB: was a letter behind it "
+			      "forgotten, as in 32G? 0 is no quota",
+			      what, text, FM_CHUNK_BYTES >> 20);
+	return err;
+}
+
 int fm_parse_name(const char *what, const char *text, const char *const *names, size_t n, int *out)
 {
 	char list[128] = "";

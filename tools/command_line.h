@@ -50,6 +50,8 @@ int fm_parse_octal(const char *what, const char *text, uint32_t min, uint32_t ma
 int fm_parse_float(const char *what, const char *text, double min, double max, float *out);
 /* 512M, 4G, 65536 …: K, M, G and T are powers of 1024. */
 int fm_parse_bytes(const char *what, const char *text, uint64_t min, uint64_t *out);
+/* Of memory that is given out in chunks: 0 or one chunk at least. */
+int fm_parse_quota(const char *what, const char *text, uint64_t *out);
 /* host:port of this machine, IPv4 or [IPv6]; @host as text. What is not loopback needs
  * @is_behind_proxy, and @remedy says how. */
 int fm_parse_listen(const char *what, const char *text, bool is_behind_proxy, const char *remedy,

@@ -116,6 +116,8 @@ FAULTS = (
     ("[tenant a]\nusers = 1\ngroup = b\n", 1, "there is no group b"),
     ("[tenant a]\nusers = 1\nmax = 16M\nmax = 16M\n", 4, "give it once"),
     ("[tenant a]\nusers = 1\nmax = 16M\nguaranteed = 20M\n", 1, "more is guaranteed than its max"),
+    ("[tenant a]\nusers = 1\nmax = 32\n", 3, "less than one chunk of 4 MiB: was a letter behind it forgotten"),
+    ("[tenant a]\nusers = 1\nmax = 16M\nguaranteed = 4095K\n", 4, "less than one chunk"),
     ("[tenant a]\nusers = 1\nmax = 16M\nsalt-file = /nowhere\n", 4, "/nowhere"),
     ("[group a]\nsize = 16M\nnvm = /x\n", 3, "did you mean nvme?"),
     ("[group a]\nsocket = /a\n", 1, "has no size"),
@@ -205,7 +207,7 @@ def test_quotas_change_by_command_and_by_reload(node):
     # What needs a restart says so.
     node.write(POOLS + "[tenant new]\nusers = 1\ngroup = research\n")
     node.daemon.kill(signal.SIGHUP)
-    node.daemon.wait_for("FM1301 .* came, went or moved")
+    node.daemon.wait_for(r"FM1301 reload: \[tenant new\] came: it needs a restart")
     assert "new" not in node.quota("research")
 
 

@@ -88,7 +88,7 @@ static int reload(struct control *control)
 		free(next);
 		return err;
 	}
-	n_changed = settings_take_live(control->settings, next);
+	n_changed = settings_take_live(control->settings, next, NULL);
 	n_changed += sharing_reload(control->settings, next);
 	fm_log_set_level((enum fm_log_level)control->settings->log_level);
 	reload_tenants(control);

@@ -511,7 +511,7 @@ static void swap_values(struct settings *a, struct settings *b, uint32_t row)
 	b->given[row] = kept;
 }
 
-uint32_t settings_take_live(struct settings *settings, struct settings *next)
+uint32_t settings_take_live(struct settings *settings, struct settings *next, const char *group)
 {
 	uint32_t n = 0;
 
@@ -528,9 +528,9 @@ uint32_t settings_take_live(struct settings *settings, struct settings *next)
 			swap_values(settings, next, row);
 		} else if (setting->section && !is_equal) {
 			fm_log(FM_LOG_WARNING,
-			       FM1301 "reload: [%s] %s has changed: it needs a restart",
-			       settings->is_group ? "group" : setting->section,
-			       settings->is_group ? setting->flag : setting->key);
+			       FM1301 "reload: [%s%s] %s has changed: it needs a restart",
+			       group ? "group " : "", group ? group : setting->section,
+			       group ? setting->flag : setting->key);
 		}
 	}
 	return n;

@@ -72,8 +72,9 @@ int settings_give(struct settings *settings, uint32_t row, enum setting_source s
 /* @out: the fallbacks, then the file, then the flags of @line. On failure @out is destroyed. */
 int settings_load(const struct settings *line, struct settings *out);
 /* Takes the values that may change while it runs from @next, which gets the old ones; names
- * (FM1301) those that may not. How many changed. */
-uint32_t settings_take_live(struct settings *settings, struct settings *next);
+ * (FM1301) those that may not, as keys of sharing group @group, NULL: of the file's sections. How
+ * many changed. */
+uint32_t settings_take_live(struct settings *settings, struct settings *next, const char *group);
 bool settings_are_equal(const struct settings *a, const struct settings *b, uint32_t row);
 
 /* For getopt_long(): flags[i].val is SETTINGS_FLAG + row. */

@@ -235,11 +235,11 @@ static int take_of_tenant(struct sharing_tenant *tenant, enum key key, const cha
 	case GROUPS:
 		return ids_parse(what, value, true, &tenant->gids);
 	case GUARANTEED:
-		return fm_parse_bytes(what, value, 0, &quotas->guaranteed_bytes);
+		return fm_parse_quota(what, value, &quotas->guaranteed_bytes);
 	case MAX:
-		return fm_parse_bytes(what, value, 0, &quotas->max_bytes);
+		return fm_parse_quota(what, value, &quotas->max_bytes);
 	case STAGING:
-		return fm_parse_bytes(what, value, 0, &quotas->staging_bytes);
+		return fm_parse_quota(what, value, &quotas->staging_bytes);
 	case NVME:
 		return fm_parse_bytes(what, value, 0, &quotas->nvme_bytes);
 	case REQUESTS:
@@ -522,16 +522,50 @@ void sharing_print(const struct settings *settings, FILE *out)
 	}
 }
 
-/* Whether both have the same groups and tenants, in the same places. */
-static bool have_same_places(const struct sharing *a, const struct sharing *b)
+static void name_change(const char *kind, const char *name, const char *what)
 {
-	bool are_same = a->n_tenants == b->n_tenants && a->n_groups == b->n_groups;
+	fm_log(FM_LOG_WARNING, FM1301 "reload: [%s %s] %s: it needs a restart", kind, name, what);
+}
 
-	for (uint32_t i = 0; i < a->n_tenants && are_same; i++)
-		are_same = !strcmp(a->tenants[i].name, b->tenants[i].name) &&
-			   !strcmp(a->tenants[i].group, b->tenants[i].group);
-	for (uint32_t i = 0; i < a->n_groups && are_same; i++)
-		are_same = !strcmp(a->groups[i].name, b->groups[i].name);
+/* Whether both have the same groups and tenants, in the same places; names those that differ. */
+static bool have_same_places(struct sharing *a, struct sharing *b)
+{
+	bool are_same = true;
+
+	for (uint32_t i = 0; i < a->n_tenants; i++) {
+		const struct sharing_tenant *other = find_tenant(b, a->tenants[i].name);
+
+		if (other && !strcmp(other->group, a->tenants[i].group))
+			continue;
+		name_change("tenant", a->tenants[i].name, other ? "moved" : "went");
+		are_same = false;
+	}
+	for (uint32_t i = 0; i < b->n_tenants; i++)
+		if (!find_tenant(a, b->tenants[i].name)) {
+			name_change("tenant", b->tenants[i].name, "came");
+			are_same = false;
+		}
+	for (uint32_t i = 0; i < a->n_groups; i++)
+		if (!find_group(b, a->groups[i].name)) {
+			name_change("group", a->groups[i].name, "went");
+			are_same = false;
+		}
+	for (uint32_t i = 0; i < b->n_groups; i++)
+		if (!find_group(a, b->groups[i].name)) {
+			name_change("group", b->groups[i].name, "came");
+			are_same = false;
+		}
+	/* The same, in another order. */
+	for (uint32_t i = 0; are_same && i < a->n_tenants; i++)
+		if (strcmp(a->tenants[i].name, b->tenants[i].name)) {
+			name_change("tenant", b->tenants[i].name, "has another place in the file");
+			are_same = false;
+		}
+	for (uint32_t i = 0; are_same && i < a->n_groups; i++)
+		if (strcmp(a->groups[i].name, b->groups[i].name)) {
+			name_change("group", b->groups[i].name, "has another place in the file");
+			are_same = false;
+		}
 	return are_same;
 }
 
@@ -559,16 +593,12 @@ uint32_t sharing_reload(struct settings *settings, struct settings *next)
 	struct sharing *sharing = &settings->sharing;
 	uint32_t n = 0;
 
-	if (!have_same_places(sharing, &next->sharing)) {
-		fm_log(FM_LOG_WARNING,
-		       FM1301 "reload: a [tenant] or [group] came, went or moved: it needs a "
-			      "restart");
+	if (!have_same_places(sharing, &next->sharing))
 		return 0;
-	}
 	for (uint32_t i = 0; i < sharing->n_tenants; i++)
 		n += take_over(&sharing->tenants[i], &next->sharing.tenants[i]);
 	for (uint32_t i = 1; i < sharing->n_groups; i++)
 		n += settings_take_live(sharing->groups[i].settings,
-					next->sharing.groups[i].settings);
+					next->sharing.groups[i].settings, sharing->groups[i].name);
 	return n;
 }
