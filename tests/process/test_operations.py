@@ -114,7 +114,7 @@ def test_invalidate_removes_a_namespace(system):
     (("pin", "0" * 32, "5"), ("pin KEY 5", "30s")), (("pin", "0" * 32, "1000001d"), ("1000001d", "a million")),
     (("pin", "0" * 32, "m"), ("pin KEY m", "30s")), (("pin", "0" * 32, "1m", "x"), ('"x"', "two values"))])
 def test_wrong_values_are_named(system, arguments, words):
-    system.daemon("16M")
+    """Without a daemon, too: the words are looked at first."""
     said = ctl(system, *arguments, status=2)
     assert said.count("\n") == 1 and all(word in said for word in words), said
 

@@ -22,6 +22,9 @@ struct ctl {
 	const char *second;   /* and behind that */
 	uint32_t interval;    /* top: seconds between two looks */
 	bool is_json, is_once;
+	uint64_t evict_bytes, pin_ns; /* what the words mean, where a command takes some */
+	struct fm_digest ns;
+	struct fm_key key;
 	struct fm_tenant_quotas quotas; /* quota: to be set; FM_QUOTA_KEEP: not */
 };
 
@@ -36,6 +39,10 @@ int ctl_info(struct ctl *ctl);
 int ctl_status(struct ctl *ctl);
 int ctl_ls(struct ctl *ctl);
 int ctl_verify(struct ctl *ctl);
+/* What stands behind the command, before it attaches. */
+int ctl_take_evict(struct ctl *ctl);
+int ctl_take_invalidate(struct ctl *ctl);
+int ctl_take_pin(struct ctl *ctl);
 int ctl_evict(struct ctl *ctl);
 int ctl_invalidate(struct ctl *ctl);
 int ctl_pin(struct ctl *ctl);

@@ -17,19 +17,20 @@ static const struct {
 	const char *name;
 	int (*run)(struct ctl *ctl);
 	uint32_t more;
+	int (*take)(struct ctl *ctl); /* what stands behind it; NULL: as it is */
 } commands[] = {
-	{"info", ctl_info, 0},
-	{"status", ctl_status, 0},
-	{"ls", ctl_ls, 0},
-	{"verify", ctl_verify, 0},
-	{"snapshot", ctl_snapshot, 0},
-	{"top", ctl_top, 0},
-	{"evict", ctl_evict, TAKES_ARGUMENT},
-	{"invalidate", ctl_invalidate, TAKES_ARGUMENT | WRITES},
-	{"pin", ctl_pin, TAKES_TWO | WRITES},
-	{"quota", ctl_quota, TAKES_ARGUMENT},
-	{"drain", ctl_drain, 0},
-	{"undrain", ctl_undrain, 0},
+	{"info", ctl_info, 0, NULL},
+	{"status", ctl_status, 0, NULL},
+	{"ls", ctl_ls, 0, NULL},
+	{"verify", ctl_verify, 0, NULL},
+	{"snapshot", ctl_snapshot, 0, NULL},
+	{"top", ctl_top, 0, NULL},
+	{"evict", ctl_evict, TAKES_ARGUMENT, ctl_take_evict},
+	{"invalidate", ctl_invalidate, TAKES_ARGUMENT | WRITES, ctl_take_invalidate},
+	{"pin", ctl_pin, TAKES_TWO | WRITES, ctl_take_pin},
+	{"quota", ctl_quota, TAKES_ARGUMENT, NULL},
+	{"drain", ctl_drain, 0, NULL},
+	{"undrain", ctl_undrain, 0, NULL},
 };
 
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
@@ -161,6 +162,9 @@ static int run(struct ctl *ctl, char **words, int n)
 		}
 		ctl->argument = n > 1 ? words[1] : NULL;
 		ctl->second = n > 2 ? words[2] : NULL;
+		/* Before the daemon is asked for: it need not be there. */
+		if (commands[i].take && commands[i].take(ctl))
+			return fm_usage_error("fabricctl");
 		return attach_and_run(ctl, i);
 	}
 	near = fm_nearest_name(name, &commands[0].name, N_COMMANDS, sizeof(*commands));
@@ -183,11 +187,11 @@ static int take(void *arg, int flag, const char *value)
 		ctl->is_once = true;
 		return 0;
 	case GUARANTEED:
-		return fm_parse_bytes("--guaranteed", value, 0, &ctl->quotas.guaranteed_bytes);
+		return fm_parse_quota("--guaranteed", value, &ctl->quotas.guaranteed_bytes);
 	case MAX:
-		return fm_parse_bytes("--max", value, 0, &ctl->quotas.max_bytes);
+		return fm_parse_quota("--max", value, &ctl->quotas.max_bytes);
 	case STAGING:
-		return fm_parse_bytes("--staging", value, 0, &ctl->quotas.staging_bytes);
+		return fm_parse_quota("--staging", value, &ctl->quotas.staging_bytes);
 	case NVME:
 		return fm_parse_bytes("--nvme", value, 0, &ctl->quotas.nvme_bytes);
 	case REQUESTS:

@@ -11,15 +11,18 @@
 #include "command_line.h"
 #include "fabricctl.h"
 
+int ctl_take_evict(struct ctl *ctl)
+{
+	ctl->evict_bytes = UINT64_MAX;
+	return ctl->argument ? fm_parse_bytes("evict", ctl->argument, 1, &ctl->evict_bytes) : 0;
+}
+
 int ctl_evict(struct ctl *ctl)
 {
-	uint64_t bytes = UINT64_MAX, freed = 0;
+	uint64_t freed = 0;
 	char text[32];
-	int64_t n;
+	int64_t n = fm_pool_evict(ctl->pool, ctl->evict_bytes, &freed);
 
-	if (ctl->argument && fm_parse_bytes("evict", ctl->argument, 1, &bytes))
-		return fm_usage_error("fabricctl");
-	n = fm_pool_evict(ctl->pool, bytes, &freed);
 	if (n < 0)
 		return ctl_fail("evict");
 	if (ctl->is_json)
@@ -63,14 +66,15 @@ static int parse_namespace(const char *text, struct fm_digest *ns)
 				 text ? text : "");
 }
 
+int ctl_take_invalidate(struct ctl *ctl)
+{
+	return parse_namespace(ctl->argument, &ctl->ns);
+}
+
 int ctl_invalidate(struct ctl *ctl)
 {
-	struct fm_digest ns;
-	int64_t n;
+	int64_t n = fm_pool_invalidate(ctl->pool, &ctl->ns);
 
-	if (parse_namespace(ctl->argument, &ns))
-		return fm_usage_error("fabricctl");
-	n = fm_pool_invalidate(ctl->pool, &ns);
 	if (n < 0)
 		return ctl_fail("invalidate");
 	if (ctl->is_json)
@@ -101,25 +105,25 @@ static int parse_time(const char *text, uint64_t *ns)
 	return 0;
 }
 
+int ctl_take_pin(struct ctl *ctl)
+{
+	if (!ctl->argument || strlen(ctl->argument) != 32 ||
+	    !parse_hex(ctl->argument, 32, ctl->key.bytes))
+		return fm_fail(FM_ERR_INVALID,
+			       "pin %.80s: give a key: 32 hexadecimal digits, as ls shows "
+			       "them, and a time",
+			       ctl->argument ? ctl->argument : "");
+	return parse_time(ctl->second, &ctl->pin_ns);
+}
+
 int ctl_pin(struct ctl *ctl)
 {
-	struct fm_hint hint = {.size = sizeof(hint)};
+	struct fm_hint hint = {.size = sizeof(hint), .pin_ns = ctl->pin_ns};
 	struct fm_block block;
-	struct fm_key key = {0};
 	int64_t found;
 	int err;
 
-	if (!ctl->argument || strlen(ctl->argument) != 32 ||
-	    !parse_hex(ctl->argument, 32, key.bytes)) {
-		fm_fail(FM_ERR_INVALID,
-			"pin %.80s: give a key: 32 hexadecimal digits, as ls shows "
-			"them, and a time",
-			ctl->argument ? ctl->argument : "");
-		return fm_usage_error("fabricctl");
-	}
-	if (parse_time(ctl->second, &hint.pin_ns))
-		return fm_usage_error("fabricctl");
-	found = fm_pool_acquire(ctl->pool, &key, 1, &block);
+	found = fm_pool_acquire(ctl->pool, &ctl->key, 1, &block);
 	if (!found)
 		fm_fail(FM_ERR_NOT_FOUND, "there is no block %s in memory", ctl->argument);
 	if (found != 1)
