@@ -91,6 +91,9 @@
 /* What a client gives the daemon to answer beyond the deadline it was told, before it gives up. */
 #define FM_GRACE_NS (500 * FM_NS_PER_MS)
 
+/* How long a call without a deadline waits for a daemon that is there but does not answer. */
+#define FM_ANSWER_NS (10 * FM_NS_PER_S)
+
 /* A lease ends without telling the daemon: how often a waiting stage request is tried again. */
 #define FM_RETRY_NS (1 * FM_NS_PER_MS)
 

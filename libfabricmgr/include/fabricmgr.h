@@ -333,7 +333,8 @@ struct fm_put {
 /* Copies data of the caller into blocks and seals them; copy and CRC32C are one pass. The blocks
  * are not held afterwards. Returns 0 when every result is 0 or FM_ERR_EXISTS, else the first
  * failure; a failure of one put (FM_ERR_INVALID: unknown flags) leaves the others as they are.
- * @deadline_ns relative, for room in the pool; 0: 5 s. */
+ * @deadline_ns relative, for room in the pool; 0: 5 s. A daemon that does not answer by then, and
+ * for half a second more, is not asked for the rest: their results are FM_ERR_DEADLINE. */
 FM_API int fm_pool_put(struct fm_pool *pool, const struct fm_digest *ns, struct fm_put *puts,
 		       size_t n, uint64_t deadline_ns);
 

@@ -134,9 +134,18 @@ int64_t fm_leases_take(struct fm_pool *pool, const struct fm_key *keys, size_t n
 uint32_t fm_leases_hold(struct fm_pool *pool, const struct fm_key *key);
 void fm_leases_let_go(struct fm_pool *pool, uint32_t lease);
 
-/* fm_block_seal() by one who knows the CRC32C of each block already; NULL: computed here. */
+/* fm_block_seal() by one who knows the CRC32C of each block already; NULL: computed here. @wait_ns:
+ * what the daemon has to answer. */
 int fm_block_seal_summed(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
-			 const uint32_t *checksums, size_t n);
+			 const uint32_t *checksums, size_t n, uint64_t wait_ns);
+int64_t fm_pool_remove_within(struct fm_pool *pool, const struct fm_key *keys, size_t n,
+			      uint64_t wait_ns);
+
+/* What the daemon has to answer when the caller has @left_ns: more by the grace, to a bound. */
+static inline uint64_t fm_answer_wait(uint64_t left_ns)
+{
+	return left_ns < FM_ANSWER_NS - FM_GRACE_NS ? left_ns + FM_GRACE_NS : FM_ANSWER_NS;
+}
 
 /* 0, or why this client writes nothing. */
 int fm_pool_check_writer(struct fm_pool *pool);

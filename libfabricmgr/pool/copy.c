@@ -116,6 +116,7 @@ static int put_batch(struct fm_pool *pool, const struct fm_digest *ns, struct fm
 	struct fm_block blocks[BATCH];
 	struct fm_seal seals[BATCH];
 	uint32_t checksums[BATCH], leases[BATCH];
+	uint64_t start = fm_clock_ns(), spent;
 	size_t filled = 0;
 	int err, first = 0, sealed = 0;
 
@@ -133,8 +134,11 @@ static int put_batch(struct fm_pool *pool, const struct fm_digest *ns, struct fm
 						 .key = puts[filled].key,
 						 .parent = puts[filled].parent,
 						 .flags = puts[filled].flags};
+	spent = fm_clock_ns() - start;
 	if (filled)
-		sealed = fm_block_seal_summed(pool, ns, seals, checksums, filled);
+		sealed = fm_block_seal_summed(
+			pool, ns, seals, checksums, filled,
+			fm_answer_wait(spent < deadline_ns ? deadline_ns - spent : 0));
 	/* Held back all together, as when the daemon has gone: by what the call says. */
 	for (size_t i = 0; i < filled; i++)
 		puts[i].result = seals[i].result == FM_ERR_CANCELLED ? sealed : seals[i].result;
@@ -146,6 +150,12 @@ static int put_batch(struct fm_pool *pool, const struct fm_digest *ns, struct fm
 	fm_block_release(pool, blocks, n); /* those that were sealed */
 	fm_block_discard(pool, blocks, n); /* the others */
 	return first;
+}
+
+/* Nobody answers: to ask again would cost the grace once more, for each that is left. */
+static bool is_silent(int err)
+{
+	return err == FM_ERR_DEADLINE || err == FM_ERR_DISCONNECTED;
 }
 
 int fm_parts_put(struct fm_pool *pool, const struct fm_digest *ns, struct fm_put_parts *puts,
@@ -175,6 +185,8 @@ int fm_parts_put(struct fm_pool *pool, const struct fm_digest *ns, struct fm_put
 		if (err && !first)
 			first = err;
 		done += batch;
+		while (is_silent(err) && done < n)
+			puts[done++].result = err;
 	}
 	/* Last, since the puts behind it have words of their own. */
 	if (flags && first == FM_ERR_INVALID)
@@ -239,6 +251,10 @@ int fm_pool_put(struct fm_pool *pool, const struct fm_digest *ns, struct fm_put 
 			puts[done + i].result = batch[i].result;
 		if (err && !first)
 			first = err;
+		for (size_t i = done + piece; is_silent(err) && i < n; i++)
+			puts[i].result = err;
+		if (is_silent(err))
+			break;
 	}
 	return first;
 }

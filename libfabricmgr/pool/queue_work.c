@@ -254,7 +254,8 @@ int64_t fm_task_run(struct fm_pool *pool, struct fm_task *task)
 	case FM_QUEUE_PUT:
 		return put(pool, task);
 	default:
-		return fm_pool_remove(pool, task->keys, task->request.n);
+		return fm_pool_remove_within(pool, task->keys, task->request.n,
+					     fm_answer_wait(time_left(task)));
 	}
 }
 

@@ -188,7 +188,7 @@ static int store(struct resp_connection *connection, struct text name, uint32_t 
 	had_other = fm_pool_match(front->pool, &other, 1) == 1;
 	err = is_new && had_other ? FM_ERR_EXISTS
 				  : fm_block_seal_summed(front->pool, &front->ns, &seal, &crc32c,
-							 1);
+							 1, FM_ANSWER_NS);
 	if (err) {
 		fm_block_discard(front->pool, &block, 1);
 		if (err != FM_ERR_EXISTS)

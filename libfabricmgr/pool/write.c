@@ -25,9 +25,6 @@
 
 #define UNANSWERED INT32_MIN
 
-/* How long seal, offer and adopt wait for a daemon that is there but does not answer. */
-#define ANSWER_NS (10 * FM_NS_PER_S)
-
 static void wake_daemon(struct fm_pool *pool)
 {
 	uint64_t one = 1;
@@ -241,13 +238,13 @@ static void exchange(struct fm_pool *pool, struct fm_submission *s, uint32_t n,
 void fm_pool_ask(struct fm_pool *pool, struct fm_submission *submission,
 		 struct fm_completion *completion)
 {
-	exchange(pool, submission, 1, NULL, completion, fm_clock_ns() + ANSWER_NS);
+	exchange(pool, submission, 1, NULL, completion, fm_clock_ns() + FM_ANSWER_NS);
 }
 
 /* Submits without an answer; waits for room in the ring only. */
 static void send_discards(struct fm_pool *pool, const struct fm_block *blocks, size_t n)
 {
-	uint64_t deadline = fm_clock_ns() + ANSWER_NS;
+	uint64_t deadline = fm_clock_ns() + FM_ANSWER_NS;
 	size_t sent = 0;
 
 	pthread_mutex_lock(&pool->ring_lock);
@@ -460,7 +457,7 @@ int fm_block_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_bl
 
 /* One window of seals: leases first, then the submissions, then what became of each. */
 static int seal_piece(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
-		      const uint32_t *checksums, uint32_t n, bool is_group)
+		      const uint32_t *checksums, uint32_t n, uint64_t wait_ns, bool is_group)
 {
 	struct fm_submission submissions[WINDOW];
 	struct fm_completion completions[WINDOW];
@@ -495,8 +492,7 @@ static int seal_piece(struct fm_pool *pool, const struct fm_digest *ns, struct f
 			       block->generation, FM_LOW(extent));
 	}
 	FM_KILL_POINT("seal: leases written");
-	exchange_all(pool, submissions, n, leases, completions, fm_clock_ns() + ANSWER_NS,
-		     is_group);
+	exchange_all(pool, submissions, n, leases, completions, fm_clock_ns() + wait_ns, is_group);
 	FM_KILL_POINT("seal: answered");
 	for (uint32_t i = 0; i < n; i++) {
 		int result = completions[i].result;
@@ -612,7 +608,7 @@ int fm_group_seal(struct fm_pool *pool, const struct fm_digest *ns, struct fm_se
 
 	if (err)
 		return err;
-	err = seal_piece(pool, ns, seals, NULL, (uint32_t)n, true);
+	err = seal_piece(pool, ns, seals, NULL, (uint32_t)n, FM_ANSWER_NS, true);
 	/* What is wrong with one, not that the others were held back by it. */
 	for (size_t i = 0; err == FM_ERR_CANCELLED && i < n; i++)
 		if (seals[i].result != FM_ERR_CANCELLED)
@@ -637,11 +633,11 @@ int fm_group_acquire(struct fm_pool *pool, const struct fm_key *keys, size_t n,
 
 int fm_block_seal(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals, size_t n)
 {
-	return fm_block_seal_summed(pool, ns, seals, NULL, n);
+	return fm_block_seal_summed(pool, ns, seals, NULL, n, FM_ANSWER_NS);
 }
 
 int fm_block_seal_summed(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
-			 const uint32_t *checksums, size_t n)
+			 const uint32_t *checksums, size_t n, uint64_t wait_ns)
 {
 	int first = 0, err = check_seals(pool, ns, seals, n, false, !checksums);
 
@@ -651,7 +647,7 @@ int fm_block_seal_summed(struct fm_pool *pool, const struct fm_digest *ns, struc
 		uint32_t piece = (uint32_t)(n - done < WINDOW ? n - done : WINDOW);
 
 		err = seal_piece(pool, ns, seals + done, checksums ? checksums + done : NULL, piece,
-				 false);
+				 wait_ns, false);
 		for (uint32_t i = 0; i < piece; i++)
 			if (seals[done + i].result == FM_ERR_CANCELLED)
 				seals[done + i].result = err;
@@ -676,8 +672,15 @@ void fm_block_discard(struct fm_pool *pool, struct fm_block *blocks, size_t n)
 
 int64_t fm_pool_remove(struct fm_pool *pool, const struct fm_key *keys, size_t n)
 {
+	return fm_pool_remove_within(pool, keys, n, FM_ANSWER_NS);
+}
+
+int64_t fm_pool_remove_within(struct fm_pool *pool, const struct fm_key *keys, size_t n,
+			      uint64_t wait_ns)
+{
 	struct fm_submission submissions[WINDOW];
 	struct fm_completion completions[WINDOW];
+	uint64_t deadline = fm_clock_ns() + wait_ns;
 	int64_t removed = 0;
 	int err = fm_pool_check_writer(pool);
 
@@ -691,7 +694,7 @@ int64_t fm_pool_remove(struct fm_pool *pool, const struct fm_key *keys, size_t n
 		for (uint32_t i = 0; i < piece; i++)
 			submissions[i] =
 				(struct fm_submission){.op = FM_OP_REMOVE, .key = keys[done + i]};
-		exchange(pool, submissions, piece, NULL, completions, fm_clock_ns() + ANSWER_NS);
+		exchange(pool, submissions, piece, NULL, completions, deadline);
 		for (uint32_t i = 0; i < piece; i++) {
 			removed += !completions[i].result;
 			if (completions[i].result && completions[i].result != FM_ERR_NOT_FOUND)
@@ -714,7 +717,7 @@ int64_t fm_pool_invalidate(struct fm_pool *pool, const struct fm_digest *ns)
 	if (!ns)
 		return fm_fail(FM_ERR_INVALID, "no namespace was given");
 	memcpy(s.ns, ns->bytes, sizeof(s.ns));
-	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + ANSWER_NS);
+	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + FM_ANSWER_NS);
 	return c.result ? fm_pool_explain(pool, c.result, "invalidating a namespace")
 			: (int64_t)c.origin;
 }
@@ -737,7 +740,7 @@ int fm_block_hint(struct fm_pool *pool, const struct fm_block *block, const stru
 	s.deadline_ns = hint->pin_ns;
 	s.length = hint->expected_ns;
 	s.reserved[0] = (uint64_t)(int64_t)hint->priority;
-	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + ANSWER_NS);
+	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + FM_ANSWER_NS);
 	if (c.result == FM_ERR_NOT_FOUND)
 		return fm_fail(
 			FM_ERR_NOT_FOUND,
@@ -799,7 +802,7 @@ int fm_block_offer(struct fm_pool *pool, struct fm_block *block, struct fm_key *
 	s.entry = block->entry;
 	s.generation = block->generation;
 	FM_KILL_POINT("offer: before");
-	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + ANSWER_NS);
+	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + FM_ANSWER_NS);
 	FM_KILL_POINT("offer: answered");
 	if (c.result == FM_ERR_INVALID)
 		return fm_fail(FM_ERR_INVALID,
@@ -825,7 +828,7 @@ int fm_block_adopt(struct fm_pool *pool, const struct fm_key *id, struct fm_bloc
 		return fm_fail(FM_ERR_INVALID, "an adoption needs an id and room for a block");
 	s.key = *id;
 	FM_KILL_POINT("adopt: before");
-	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + ANSWER_NS);
+	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + FM_ANSWER_NS);
 	FM_KILL_POINT("adopt: answered");
 	if (c.result == FM_ERR_NOT_FOUND)
 		return fm_fail(FM_ERR_NOT_FOUND, "nothing is on offer under this id (adopted "

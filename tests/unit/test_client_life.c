@@ -16,7 +16,8 @@
 #include <check.h>
 #include <fabricmgr.h>
 
-#include "pool/client.h"
+#include "base/clock.h"
+#include "pool/copy.h"
 #include "pool_rig.h"
 
 enum { VALUE = 5000 };
@@ -327,6 +328,94 @@ START_TEST(an_early_end_frees_everything)
 }
 END_TEST
 
+/* ---- a daemon that does not answer ---- */
+
+static void halt(void)
+{
+	fm_server_stop(rig.server);
+	pthread_join(rig.thread, NULL);
+}
+
+static void *serve(void *context)
+{
+	ck_assert_int_eq(fm_server_run(context), 0);
+	return NULL;
+}
+
+static void go_on(void)
+{
+	ck_assert_int_eq(pthread_create(&rig.thread, NULL, serve, rig.server), 0);
+}
+
+/* It is asked for the first length, and not once more for each of the others. */
+START_TEST(a_silent_daemon_is_asked_once_by_a_put)
+{
+	struct fm_put puts[40];
+
+	for (uint32_t i = 0; i < 40; i++)
+		puts[i] = (struct fm_put){.key = key_of(i), .data = data, .length = 100 + i};
+	halt();
+	ck_assert_int_eq(fm_pool_put(pool, &ns, puts, 40, 1), FM_ERR_DEADLINE);
+	for (uint32_t i = 0; i < 40; i++)
+		ck_assert_int_eq(puts[i].result, FM_ERR_DEADLINE);
+	ck_assert_uint_eq(pool->free_flight_count, FM_RING_ENTRIES - 1);
+	go_on();
+	put(1);
+}
+END_TEST
+
+static bool halt_once(void *has_halted)
+{
+	if (!*(bool *)has_halted)
+		halt();
+	*(bool *)has_halted = true;
+	return true;
+}
+
+static void leave_open(void *context)
+{
+	(void)context;
+}
+
+/* Between its stage and its seal: neither waits longer than the call may take. */
+START_TEST(a_put_keeps_its_deadline_at_the_seal)
+{
+	bool has_halted = false;
+	const struct fm_gate gate = {halt_once, leave_open, &has_halted};
+	const struct iovec part = {data, VALUE};
+	struct fm_put_parts one = {.key = key_of(1), .parts = &part, .n_parts = 1};
+	uint64_t start = fm_clock_ns();
+
+	ck_assert_int_eq(fm_parts_put(pool, &ns, &one, 1, 2 * FM_NS_PER_S, &gate), FM_ERR_DEADLINE);
+	ck_assert_uint_lt(fm_clock_ns() - start, FM_ANSWER_NS);
+	go_on();
+	put(2);
+}
+END_TEST
+
+START_TEST(a_queued_remove_keeps_its_deadline)
+{
+	struct fm_key key = key_of(1);
+	struct fm_queue_request request = {.size = sizeof(request),
+					   .op = FM_QUEUE_REMOVE,
+					   .deadline_ns = FM_NS_PER_S,
+					   .n = 1,
+					   .keys = &key};
+	struct fm_queue_done done;
+	struct fm_queue *queue;
+	uint64_t start = fm_clock_ns();
+
+	ck_assert_int_eq(fm_queue_create(pool, NULL, &queue), 0);
+	halt();
+	ck_assert_int_eq(fm_queue_submit(queue, &request, NULL), 0);
+	ck_assert_int_eq(fm_queue_wait(queue, &done, 1, 60 * FM_NS_PER_S), 1);
+	ck_assert_int_eq(done.result, FM_ERR_DEADLINE);
+	ck_assert_uint_lt(fm_clock_ns() - start, FM_ANSWER_NS);
+	go_on();
+	fm_queue_destroy(queue);
+}
+END_TEST
+
 /* ---- threads ---- */
 
 static _Atomic uint32_t read_whole;
@@ -442,6 +531,9 @@ int main(void)
 	tcase_add_test(all, an_attached_socket_is_of_no_use_to_others);
 	tcase_add_test(all, a_failed_acquire_leaves_no_holds);
 	tcase_add_test(all, an_early_end_frees_everything);
+	tcase_add_test(all, a_silent_daemon_is_asked_once_by_a_put);
+	tcase_add_test(all, a_put_keeps_its_deadline_at_the_seal);
+	tcase_add_test(all, a_queued_remove_keeps_its_deadline);
 	tcase_add_test(all, threads_share_a_handle);
 	tcase_set_timeout(all, 120);
 	suite_add_tcase(suite, all);
