@@ -276,6 +276,15 @@ def test_a_bad_file_changes_nothing(system, text):
     assert running.process.stop() == 0
 
 
+def test_a_pipe_in_the_file_s_place_holds_nothing_up(system):
+    running = Reloading(system)
+    os.unlink(running.path)
+    os.mkfifo(running.path)
+    running.process.kill(signal.SIGHUP)
+    running.process.wait_for("nothing is changed: .*not a regular file")
+    assert running.process.stop() == 0
+
+
 def test_a_reload_takes_another_password(system):
     from test_redis import Wire
     secret, other, path = (f"{system.folder}/{name}" for name in ("secret", "other", "redis.sock"))

@@ -4,9 +4,12 @@
  * settings.c. Invariant: what is not understood is refused with its line, never skipped.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <ini.h>
 
@@ -159,13 +162,33 @@ static int take_key(void *context, const char *section, const char *key, const c
 	return 0;
 }
 
+int settings_open_file(const char *what, const char *path, FILE **out)
+{
+	/* A pipe without a writer would hold up the thread that hears signals. */
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), error = errno;
+	struct stat status;
+
+	*out = NULL;
+	if (fd < 0)
+		return fm_fail(FM_ERR_IO, "%s%s: %s", what, path, strerror(error));
+	if (fstat(fd, &status) || !S_ISREG(status.st_mode)) {
+		close(fd);
+		return fm_fail(FM_ERR_IO, "%s%s: not a regular file; give one", what, path);
+	}
+	*out = fdopen(fd, "r");
+	if (*out)
+		return 0;
+	close(fd);
+	return fm_fail(FM_ERR_NO_MEMORY, "%s%s: no memory to read it", what, path);
+}
+
 int settings_read_file(struct settings *settings, const char *path)
 {
-	struct reader reader = {.settings = settings, .file = fopen(path, "re")};
-	int first_bad;
+	struct reader reader = {.settings = settings};
+	int first_bad, err = settings_open_file("configuration file ", path, &reader.file);
 
-	if (!reader.file)
-		return fm_fail(FM_ERR_IO, "configuration file %s: %s", path, strerror(errno));
+	if (err)
+		return err;
 	settings->read_from = strdup(path);
 	if (!settings->read_from) {
 		fclose(reader.file);

@@ -13,6 +13,7 @@
 #include <fabricmgr_messages.h>
 
 #include "redis.h"
+#include "settings.h"
 
 #define PASSWORD_MAX 512
 
@@ -39,11 +40,12 @@ static void *serve(void *argument)
 /* The file's first line. */
 static int read_password(const char *path, char password[PASSWORD_MAX])
 {
-	FILE *file = fopen(path, "re");
+	FILE *file;
 	size_t length;
+	int err = settings_open_file("--redis-password-file ", path, &file);
 
-	if (!file)
-		return fm_fail(FM_ERR_IO, "--redis-password-file %s: %s", path, strerror(errno));
+	if (err)
+		return err;
 	if (!fgets(password, PASSWORD_MAX, file))
 		password[0] = '\0';
 	fclose(file);

@@ -89,5 +89,7 @@ void settings_print_group(const struct settings *settings, FILE *out);
 
 /* config.c: reads the file into @settings. Its first fault is the error, as "file:line: …". */
 int settings_read_file(struct settings *settings, const char *path);
+/* A regular file for reading; the error names it behind @what. */
+int settings_open_file(const char *what, const char *path, FILE **out);
 
 #endif

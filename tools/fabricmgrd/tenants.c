@@ -72,11 +72,15 @@ static bool is_name(const char *text)
 /* The file's first line. */
 static int read_salt(const char *what, struct sharing_tenant *tenant)
 {
-	FILE *file = fopen(tenant->salt_file, "re");
+	char whose[520];
+	FILE *file;
 	size_t length;
+	int err;
 
-	if (!file)
-		return fm_fail(FM_ERR_IO, "%s: %s: %s", what, tenant->salt_file, strerror(errno));
+	snprintf(whose, sizeof(whose), "%s: ", what);
+	err = settings_open_file(whose, tenant->salt_file, &file);
+	if (err)
+		return err;
 	if (!fgets(tenant->salt, sizeof(tenant->salt), file))
 		tenant->salt[0] = '\0';
 	fclose(file);
