@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <fabricmgr.h>
+#include <fabricmgr_messages.h>
 
 /* Relaxed, without pairs: each value stands alone, and the name is text that never changes. */
 static _Atomic int log_level; /* 0: not yet read from the environment */
@@ -47,7 +48,7 @@ static int level_from_environment(void)
 		return FM_LOG_WARNING;
 	if (name && !strcmp(name, "debug"))
 		return FM_LOG_DEBUG;
-	return FM_LOG_INFO;
+	return !name || !*name || !strcmp(name, "info") ? FM_LOG_INFO : 0;
 }
 
 void fm_log_set_level(enum fm_log_level level)
@@ -66,7 +67,15 @@ bool fm_log_is_on(enum fm_log_level level)
 
 	if (!limit) {
 		limit = level_from_environment();
-		atomic_store_explicit(&log_level, limit, memory_order_relaxed);
+		/* First the level: the warning is a message itself. */
+		atomic_store_explicit(&log_level, limit ? limit : FM_LOG_INFO,
+				      memory_order_relaxed);
+		if (!limit)
+			fm_log(FM_LOG_WARNING,
+			       FM1015 "FABRICMGR_LOG=%.32s is no level and counts as info: give "
+				      "error, warning, info or debug",
+			       getenv("FABRICMGR_LOG"));
+		limit = limit ? limit : FM_LOG_INFO;
 	}
 	return (int)level <= limit;
 }

@@ -22,6 +22,7 @@
 #define FM1012 "FM1012 " /* where the metrics are */
 #define FM1013 "FM1013 " /* the service manager cannot be told */
 #define FM1014 "FM1014 " /* the pool did not answer the watchdog */
+#define FM1015 "FM1015 " /* FABRICMGR_LOG names no level */
 
 /* the pool: memory and clients */
 #define FM1101 "FM1101 " /* memory cannot be given back */

@@ -141,6 +141,19 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path, text, line, words):
         assert all(word in out.stderr for word in words), out.stderr
 
 
+def test_a_fault_of_the_file_leads_to_the_man_page_and_names_what_begins_a_comment(tmp_path):
+    out = check(tmp_path / "a.conf", "[pool]\nsize = 1G # one gig\n")
+    assert out.returncode == 2 and "only a blank and ; begin a comment" in out.stderr, out.stderr
+    assert out.stderr.endswith("; see: man fabricmgrd\n")
+    assert check(tmp_path / "a.conf", "[pool]\nsize = 16M ; sixteen\n").returncode == 0
+
+
+def test_a_level_in_the_environment_that_is_none_is_named_once(tmp_path):
+    out = subprocess.run([f"{BIN}/fabricmgrd", "--check", "--size", "900T"], capture_output=True, text=True,
+                         timeout=60, check=False, env={**os.environ, "FABRICMGR_LOG": "bogus"})
+    assert out.returncode == 1 and out.stderr.count("FM1015 FABRICMGR_LOG=bogus is no level") == 1, out.stderr
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path):
     out = daemon("--config", f"{tmp_path}/none.conf")
     assert out.returncode == 2 and f"{tmp_path}/none.conf: No such file" in out.stderr

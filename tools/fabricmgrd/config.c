@@ -123,6 +123,19 @@ static char *next_line(char *text, int size, void *context)
 	return reader->fault_line ? NULL : text;
 }
 
+/* The fault of a value, and what may have led to it. */
+static void fault_of_value(struct reader *reader, int err, const char *value)
+{
+	char detail[512];
+
+	if (strstr(value, " #")) {
+		snprintf(detail, sizeof(detail), "%s", fm_error_detail());
+		fm_fail(err, "%s; behind a value only a blank and ; begin a comment, # does not",
+			detail);
+	}
+	fault(reader, err);
+}
+
 static int take_key(void *context, const char *section, const char *key, const char *value)
 {
 	struct reader *reader = context;
@@ -131,7 +144,7 @@ static int take_key(void *context, const char *section, const char *key, const c
 	if (sharing_has(section)) {
 		err = sharing_take(reader->settings, section, key, value, reader->line);
 		if (err)
-			fault(reader, err);
+			fault_of_value(reader, err, value);
 		return !err;
 	}
 	for (uint32_t row = 0; row < settings_count; row++) {
@@ -149,7 +162,7 @@ static int take_key(void *context, const char *section, const char *key, const c
 		else
 			err = settings_give(reader->settings, row, FROM_FILE, reader->line, value);
 		if (err)
-			fault(reader, err);
+			fault_of_value(reader, err, value);
 		return !err;
 	}
 	if (!*section)

@@ -109,6 +109,13 @@ static int take(void *arg, int flag, const char *value)
 			     value ? value : "yes");
 }
 
+/* --help has no sections and keys; the man page has. */
+static int configuration_error(void)
+{
+	fprintf(stderr, "fabricmgrd: %s; see: man fabricmgrd\n", fm_error_detail());
+	return FM_EXIT_USAGE;
+}
+
 static int run(const struct fm_command *command, int argc, char **argv)
 {
 	struct settings line, settings;
@@ -122,7 +129,7 @@ static int run(const struct fm_command *command, int argc, char **argv)
 		status = fm_usage_error(command->name);
 	}
 	if (status == FM_COMMAND_GO && settings_load(&line, &settings))
-		status = fm_usage_error(command->name);
+		status = configuration_error();
 	if (status == FM_COMMAND_GO) {
 		fm_log_set_target((enum fm_log_target)settings.log_target);
 		if (settings.log_level)
