@@ -30,6 +30,14 @@
 /* Clients of one daemon: each costs six descriptors; 1024 stay within the usual hard limit. */
 #define FM_CLIENTS_MAX 1024u
 
+/* Those of one user: a quarter. The last ones are for root and the daemon's user, whom the first
+ * does not bind: who looks what is wrong gets in. */
+#define FM_CLIENTS_OF_USER 256u
+#define FM_CLIENTS_RESERVE 32u
+
+/* Lines of the log about connections that are not taken: whoever may connect causes them. */
+#define FM_TURNED_AWAY_NS (1 * FM_NS_PER_S)
+
 /* Leases of a client that does not say: enough for 64 sequences of 1024 tokens at 16 a block. */
 #define FM_LEASES_DEFAULT 4096u
 

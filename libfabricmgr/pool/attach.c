@@ -122,8 +122,9 @@ static int exchange(struct fm_pool *pool, struct fm_wire_request *request,
 	FM_KILL_POINT("socket: before a request");
 	err = fm_wire_send(pool->socket, request, sizeof(*request), NULL, 0);
 	FM_KILL_POINT("socket: request sent");
-	if (err)
-		return err == FM_ERR_DISCONNECTED ? fm_pool_gone(pool) : err;
+	/* Whoever closed it may have said why. */
+	if (err && err != FM_ERR_DISCONNECTED)
+		return err;
 	for (;;) {
 		uint64_t wait = remaining_ms(deadline);
 		int room = most;

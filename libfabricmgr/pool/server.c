@@ -252,15 +252,32 @@ static int listen_on(struct fm_server *server, const char *path, uint32_t mode)
 	return 0;
 }
 
+static void log_turned_away(struct fm_server *server)
+{
+	uint64_t now = fm_clock_ns();
+
+	server->turned_away++;
+	if (now < server->turned_away_at)
+		return;
+	server->turned_away_at = now + FM_TURNED_AWAY_NS;
+	fm_log(FM_LOG_WARNING, FM1103 "connections not taken: %u; the last one: %s",
+	       server->turned_away, fm_error_detail());
+	server->turned_away = 0;
+}
+
 static void on_listener(void *context)
 {
 	struct fm_server *server = context;
 	int fd;
 
-	while ((fd = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0)
+	/* Who connects without end does not keep it from the rings. */
+	for (uint32_t i = 0; i < FM_BACKLOG; i++) {
+		fd = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		if (fd < 0)
+			break;
 		if (fm_session_create(server, fd))
-			fm_log(FM_LOG_WARNING, FM1103 "a client was turned away: %s",
-			       fm_error_detail());
+			log_turned_away(server);
+	}
 }
 
 static void on_handover(void *context)
@@ -272,8 +289,7 @@ static void on_handover(void *context)
 		if (fd == FM_HANDOVER_TENANTS)
 			fm_server_tenants_changed(server);
 		else if (fm_session_create(server, fd))
-			fm_log(FM_LOG_WARNING, FM1103 "a client was turned away: %s",
-			       fm_error_detail());
+			log_turned_away(server);
 }
 
 static void on_stop(void *context)

@@ -85,6 +85,8 @@ struct fm_server {
 	uint32_t session_count, next_client_id;
 	struct fm_waiter *waiters, **waiters_end;
 	uint64_t retry_at, expire_at;
+	uint64_t turned_away_at; /* when the log may say so again */
+	uint32_t turned_away;	 /* since it did */
 	int listener, stop_event, handover[2];
 	int lock; /* of the socket's path, held while it is ours; -1: none */
 	char lock_path[128];

@@ -57,25 +57,82 @@ static void on_death(void *context)
 	fm_session_end(session);
 }
 
+static void reply_start(struct fm_wire_reply *reply, uint32_t type, int result)
+{
+	memset(reply, 0, sizeof(*reply));
+	reply->head.magic = FM_WIRE_MAGIC;
+	reply->head.version = FM_WIRE_VERSION;
+	reply->head.type = type;
+	reply->head.size = sizeof(*reply);
+	reply->head.result = result;
+	if (result)
+		snprintf(reply->detail, sizeof(reply->detail), "%s", fm_error_detail());
+}
+
+static int check_places(const struct fm_server *server, uint32_t uid)
+{
+	uint32_t n = 0;
+
+	if (server->session_count >= FM_CLIENTS_MAX)
+		return fm_fail(FM_ERR_LIMIT, "%u clients are attached already: detach some",
+			       FM_CLIENTS_MAX);
+	if (uid == 0 || uid == geteuid())
+		return 0;
+	if (server->session_count >= FM_CLIENTS_MAX - FM_CLIENTS_RESERVE)
+		return fm_fail(FM_ERR_LIMIT,
+			       "%u clients are attached already, and the last %u places are for "
+			       "root and the daemon's user: detach some",
+			       server->session_count, FM_CLIENTS_RESERVE);
+	for (const struct fm_session *s = server->sessions; s; s = s->next)
+		n += s->uid == uid;
+	return n < FM_CLIENTS_OF_USER
+		       ? 0
+		       : fm_fail(FM_ERR_LIMIT,
+				 "user %u has %u clients attached already, as many as one user may "
+				 "have: detach some",
+				 uid, n);
+}
+
+/* Answers a hello that may not have come yet, and closes. */
+static int turn_away(int socket, int err)
+{
+	struct fm_wire_request unread;
+	struct fm_wire_reply reply;
+
+	reply_start(&reply, FM_WIRE_HELLO, err);
+	/* An end with something unread is a reset, which a client sees before the answer. */
+	fm_wire_receive(socket, &unread, sizeof(unread), NULL, NULL);
+	fm_wire_send(socket, &reply, sizeof(reply), NULL, 0);
+	close(socket);
+	return fm_fail(err, "%s", reply.detail);
+}
+
 int fm_session_create(struct fm_server *server, int socket)
 {
-	struct fm_session *session = calloc(1, sizeof(*session));
-	int err;
+	struct fm_session *session = NULL;
+	struct ucred peer;
+	socklen_t size = sizeof(peer);
+	int err = 0;
 
-	if (!session || server->session_count >= FM_CLIENTS_MAX) {
-		free(session);
-		close(socket);
-		return fm_fail(FM_ERR_LIMIT, "%u clients are attached already", FM_CLIENTS_MAX);
-	}
+	if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size))
+		err = fm_fail(FM_ERR_IO, "SO_PEERCRED: %s", strerror(errno));
+	if (!err)
+		err = check_places(server, peer.uid);
+	if (!err)
+		session = calloc(1, sizeof(*session));
+	if (!err && !session)
+		err = fm_fail(FM_ERR_NO_MEMORY, "no memory for a client");
+	if (err)
+		return turn_away(socket, err);
 	session->server = server;
 	session->socket = socket;
+	session->uid = peer.uid;
 	session->pidfd = session->submitted = session->completed = -1;
 	session->hello_by = fm_clock_ns() + FM_HELLO_NS;
 	err = fm_loop_add(server->loop, socket, on_socket, session, &session->socket_watch);
 	if (err) {
-		close(socket);
 		free(session);
-		return err;
+		return turn_away(socket, err);
 	}
 	session->next = server->sessions;
 	if (session->next)
@@ -146,18 +203,6 @@ void fm_session_end(struct fm_session *session)
 }
 
 /* ---- hello ---- */
-
-static void reply_start(struct fm_wire_reply *reply, uint32_t type, int result)
-{
-	memset(reply, 0, sizeof(*reply));
-	reply->head.magic = FM_WIRE_MAGIC;
-	reply->head.version = FM_WIRE_VERSION;
-	reply->head.type = type;
-	reply->head.size = sizeof(*reply);
-	reply->head.result = result;
-	if (result)
-		snprintf(reply->detail, sizeof(reply->detail), "%s", fm_error_detail());
-}
 
 static int read_credentials(struct fm_session *session)
 {

@@ -57,11 +57,13 @@ int64_t fm_wire_receive(int socket, void *data, size_t len, int *fds, int *n_fds
 		.msg_controllen = sizeof(control.space),
 	};
 	int room = n_fds ? *n_fds : 0, kept = 0;
+	int tries = 2;
 	ssize_t got;
 
+	/* A reset is told once, before what the other side said last. */
 	do
 		got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	while (got < 0 && errno == EINTR);
+	while (got < 0 && (errno == EINTR || (errno == ECONNRESET && --tries)));
 	if (got < 0) {
 		if (errno == EAGAIN)
 			return FM_ERR_BUSY;

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <fabricmgr.h>
@@ -65,9 +66,15 @@ static int serve(const struct settings *line, struct settings *settings)
 	struct groups groups;
 	struct metrics *metrics = NULL;
 	struct control *control = NULL;
+	struct rlimit files;
 	int err, redis_err;
 
 	control_block_signals();
+	/* Each client costs some; without the service's own limit a shell's is a few hundred. */
+	if (!getrlimit(RLIMIT_NOFILE, &files)) {
+		files.rlim_cur = files.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &files);
+	}
 	/* All of them together; each one looks again for itself. */
 	err = settings->sharing.n_groups > 1 ? groups_check(settings, NULL) : 0;
 	if (err) {
