@@ -209,6 +209,9 @@ def test_quotas_change_by_command_and_by_reload(node):
     node.daemon.kill(signal.SIGHUP)
     node.daemon.wait_for(r"FM1301 reload: \[tenant new\] came: it needs a restart")
     assert "new" not in node.quota("research")
+    node.write(POOLS.replace("size = 48M", "size = 52M"))
+    node.daemon.kill(signal.SIGHUP)
+    node.daemon.wait_for(r"FM1301 reload: \[group research\] size has changed: it needs a restart")
 
 
 def until(claim, seconds=30):
