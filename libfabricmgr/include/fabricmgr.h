@@ -730,7 +730,8 @@ struct fm_resp; /* one front end, a client of a pool */
 struct fm_resp_options {
 	uint32_t size;			 /* sizeof(struct fm_resp_options) */
 	uint32_t n_listen;		 /* 1 to 4 */
-	const char *const *listen;	 /* "unix:/path" or "127.0.0.1:6379" (IPv4) */
+	const char *const *listen;	 /* "unix:/path" or "127.0.0.1:6379" (IPv4); port 0: a
+					    free one, which fm_resp_info() tells */
 	struct fm_attach_options attach; /* of the pool; a connected fd is taken over */
 	const char *tenant;		 /* salt of the namespace; NULL: that of attach's tenant */
 	const char *password;		 /* of the user "default"; NULL: none is asked for */
@@ -759,6 +760,7 @@ struct fm_resp_info {
 	uint64_t held_bytes;	    /* of values that an EXISTS promised */
 	uint64_t name_bytes;	    /* of the names that SCAN lists */
 	uint64_t names_missing;	    /* that found no room there */
+	uint32_t ports[4]; /* it listens on, as in fm_resp_options.listen; 0: a Unix socket */
 };
 
 /* As of the last time that it waited; from any thread. */

@@ -133,7 +133,8 @@ enum { RESP_LISTENERS_MAX = 4, RESP_CONNECTIONS_MAX = 1024 };
 
 struct resp_listener {
 	int fd;
-	char *path; /* of a Unix socket, removed at the end */
+	char *path;    /* of a Unix socket, removed at the end */
+	uint32_t port; /* of TCP */
 };
 
 struct fm_resp {

@@ -482,6 +482,8 @@ static void show(struct fm_resp *front)
 		.name_bytes = front->names.bytes,
 		.names_missing = front->names.n_missing,
 	};
+	for (uint32_t i = 0; i < front->n_listeners; i++)
+		front->shown.ports[i] = front->listeners[i].port;
 	pthread_mutex_unlock(&front->lock);
 }
 
@@ -610,18 +612,21 @@ static int listen_tcp(struct fm_resp *front, const struct fm_resp_options *optio
 		      const char *where)
 {
 	struct sockaddr_in address;
+	socklen_t length = sizeof(address);
 	int fd, on = 1, err = parse_tcp(options, where, &address);
 
 	if (err)
 		return err;
 	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
-	    bind(fd, (struct sockaddr *)&address, sizeof(address)) || listen(fd, FM_BACKLOG)) {
+	    bind(fd, (struct sockaddr *)&address, sizeof(address)) || listen(fd, FM_BACKLOG) ||
+	    getsockname(fd, (struct sockaddr *)&address, &length)) {
 		err = listen_failed(where);
 		if (fd >= 0)
 			close(fd);
 		return err;
 	}
+	front->listeners[front->n_listeners].port = ntohs(address.sin_port);
 	return add_listener(front, fd, NULL);
 }
 
@@ -732,6 +737,7 @@ int fm_resp_create(const struct fm_resp_options *options, struct fm_resp **out)
 		fm_resp_destroy(front);
 		return err;
 	}
+	show(front);
 	*out = front;
 	return 0;
 }
@@ -830,12 +836,17 @@ int fm_resp_set_password(struct fm_resp *front, const char *password)
 
 int fm_resp_info(struct fm_resp *front, struct fm_resp_info *info)
 {
-	if (info->size < sizeof(*info))
+	uint32_t size = info->size;
+
+	/* Structures grow at their end only: an older caller gets what it knows. */
+	if (size < offsetof(struct fm_resp_info, ports))
 		return fm_fail(FM_ERR_INVALID, "fm_resp_info: size is not of this version");
+	if (size > sizeof(*info))
+		size = sizeof(*info);
 	pthread_mutex_lock(&front->lock);
-	*info = front->shown;
+	memcpy(info, &front->shown, size);
 	pthread_mutex_unlock(&front->lock);
-	info->size = sizeof(*info);
+	info->size = size;
 	return 0;
 }
 

@@ -352,7 +352,11 @@ def test_addresses_and_sockets_are_guarded(system, tmp_path):
     assert words.index("version") < words.index("redis:") < words.index("ready")
     assert daemon.stop() == 0
     path = f"{system.folder}/redis.sock"
-    daemon = system.daemon("16M", "--redis", f"unix:{path}")
+    daemon = system.daemon("16M", "--redis", f"unix:{path}", "--redis", "127.0.0.1:0")
+    port = int(next(line for line in daemon.lines if "redis: 127.0.0.1:" in line).rsplit(":", 1)[1])
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as link:
+        link.sendall(b"PING\r\n")
+        assert link.recv(100) == b"+PONG\r\n"
     assert os.stat(path).st_mode & 0o777 == 0o600
     daemon.kill()
     daemon.process.wait()

@@ -21,6 +21,24 @@
 #include "notify.h"
 #include "settings.h"
 
+/* Port 0 was any free one: the one that it is. */
+static void say_redis(const struct pool_run *run, const char *mark)
+{
+	const struct redis_flags *flags = &run->settings->redis;
+	struct fm_resp_info info = {.size = sizeof(info)};
+	bool is_known = redis_info(run->redis, &info);
+
+	for (uint32_t i = 0; i < flags->n_listen; i++) {
+		const char *where = flags->listen[i], *colon = strrchr(where, ':');
+
+		if (is_known && colon && info.ports[i])
+			fm_log(FM_LOG_INFO, FM1202 "redis: %.*s:%u%s", (int)(colon - where), where,
+			       info.ports[i], mark);
+		else
+			fm_log(FM_LOG_INFO, FM1202 "redis: %s%s", where, mark);
+	}
+}
+
 /* One sharing group; @mark says which, where there are several. */
 static void say_pool(const struct pool_run *run, const char *mark)
 {
@@ -35,8 +53,7 @@ static void say_pool(const struct pool_run *run, const char *mark)
 		       (FM_CHUNK_BYTES >> 20),
 	       FM_CHUNK_BYTES >> 20, mark);
 	fm_log(FM_LOG_INFO, FM1006 "socket: %s%s", settings->server.socket, mark);
-	for (uint32_t i = 0; i < settings->redis.n_listen; i++)
-		fm_log(FM_LOG_INFO, FM1202 "redis: %s%s", settings->redis.listen[i], mark);
+	say_redis(run, mark);
 }
 
 static void say_what_serves(const struct settings *settings, const struct groups *groups)
