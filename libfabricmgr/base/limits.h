@@ -175,6 +175,10 @@
 #define FM_BUSY_ADDRESS_NS (2 * FM_NS_PER_S)
 #define FM_BUSY_RETRY_US   10000u
 
+/* So long connections wait when there is no descriptor or memory to take one; said so often. */
+#define FM_ACCEPT_PAUSE_NS (100 * FM_NS_PER_MS)
+#define FM_ACCEPT_SAID_NS  (60 * FM_NS_PER_S)
+
 /* Connections waiting for accept(2). */
 #define FM_BACKLOG 128
 

@@ -35,6 +35,7 @@
 /* fabricmgrd: the Redis front end; reload */
 #define FM1201 "FM1201 " /* it stopped */
 #define FM1202 "FM1202 " /* an address that it listens on */
+#define FM1203 "FM1203 " /* connections wait */
 #define FM1301 "FM1301 " /* a changed setting needs a restart */
 #define FM1302 "FM1302 " /* a reload was refused */
 #define FM1303 "FM1303 " /* a reload is done */

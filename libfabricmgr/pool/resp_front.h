@@ -135,6 +135,7 @@ struct resp_listener {
 	int fd;
 	char *path;    /* of a Unix socket, removed at the end */
 	uint32_t port; /* of TCP */
+	bool is_paused;
 };
 
 struct fm_resp {
@@ -157,6 +158,7 @@ struct fm_resp {
 	struct resp_connection *connections;
 	uint32_t n_connections;
 	uint64_t next_id, n_commands, n_accepted, n_refused, n_hits, n_misses, started_ns;
+	uint64_t accept_said_at;
 	char *scratch; /* refused values go here */
 };
 

@@ -20,6 +20,8 @@
 
 #include <openssl/sha.h>
 
+#include <fabricmgr_messages.h>
+
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/limits.h"
@@ -422,6 +424,33 @@ static void on_send(struct resp_connection *connection, int result)
 	advance(connection);
 }
 
+static bool is_of_one_connection(int error)
+{
+	return error == EINTR || error == EAGAIN || error == ECONNABORTED;
+}
+
+/* Again at the next tick: at once it would only fail again. */
+static void pause_accepting(struct fm_resp *front, struct resp_listener *listener, int error)
+{
+	uint64_t now = fm_clock_ns();
+
+	listener->is_paused = true;
+	if (now < front->accept_said_at)
+		return;
+	front->accept_said_at = now + FM_ACCEPT_SAID_NS;
+	fm_log(FM_LOG_WARNING, FM1203 "Redis clients wait, since none can be accepted: %s",
+	       strerror(error));
+}
+
+static void accept_again(struct fm_resp *front)
+{
+	for (uint32_t i = 0; i < front->n_listeners; i++)
+		if (front->listeners[i].is_paused) {
+			front->listeners[i].is_paused = false;
+			start_accept(front, &front->listeners[i]);
+		}
+}
+
 static void on_completion(struct fm_resp *front, uint64_t data, int result)
 {
 	void *what = (void *)(uintptr_t)(data & ~(uint64_t)TAG_MASK);
@@ -431,7 +460,9 @@ static void on_completion(struct fm_resp *front, uint64_t data, int result)
 	case TAG_ACCEPT:
 		if (result >= 0)
 			connection_create(front, result);
-		if (!front->is_stopping)
+		if (result < 0 && !is_of_one_connection(-result))
+			pause_accepting(front, what, -result);
+		else if (!front->is_stopping)
 			start_accept(front, what);
 		return;
 	case TAG_STOP:
@@ -511,6 +542,7 @@ static int loop(struct fm_resp *front)
 			next_tick = now + TICK_NS;
 			resp_holds_expire(front, now);
 			end_stalled(front, now);
+			accept_again(front);
 		}
 		show(front);
 	}

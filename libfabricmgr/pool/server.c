@@ -265,10 +265,25 @@ static void log_turned_away(struct fm_server *server)
 	server->turned_away = 0;
 }
 
+/* Connections wait: to look again at once would only keep this thread busy. */
+static void pause_listening(struct fm_server *server, int error)
+{
+	uint64_t now = fm_clock_ns();
+
+	if (now >= server->listen_said_at) {
+		fm_log(FM_LOG_WARNING, FM1103 "clients wait, since none can be accepted: %s",
+		       strerror(error));
+		server->listen_said_at = now + FM_ACCEPT_SAID_NS;
+	}
+	fm_loop_remove(server->loop, server->listen_watch);
+	server->listen_watch = NULL;
+	server->listen_at = now + FM_ACCEPT_PAUSE_NS;
+}
+
 static void on_listener(void *context)
 {
 	struct fm_server *server = context;
-	int fd;
+	int fd = 0;
 
 	/* Who connects without end does not keep it from the rings. */
 	for (uint32_t i = 0; i < FM_BACKLOG; i++) {
@@ -278,6 +293,17 @@ static void on_listener(void *context)
 		if (fm_session_create(server, fd))
 			log_turned_away(server);
 	}
+	if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS))
+		pause_listening(server, errno);
+}
+
+static void listen_again(struct fm_server *server, uint64_t now)
+{
+	if (now < server->listen_at)
+		return;
+	server->listen_at = UINT64_MAX;
+	if (fm_loop_add(server->loop, server->listener, on_listener, server, &server->listen_watch))
+		server->listen_at = now + FM_ACCEPT_PAUSE_NS;
 }
 
 static void on_handover(void *context)
@@ -670,6 +696,8 @@ static uint64_t next_event(struct fm_server *server, uint64_t now)
 		at = fm_keep_next(server->keep);
 	if (server->waiters && server->retry_at < at)
 		at = server->retry_at;
+	if (server->listen_at < at)
+		at = server->listen_at;
 	for (struct fm_session *s = server->sessions; s; s = s->next)
 		if (!s->is_attached && s->hello_by < at)
 			at = s->hello_by;
@@ -682,6 +710,7 @@ static void expire(struct fm_server *server, uint64_t now)
 
 	server->expire_at = fm_store_expire(&server->store, now);
 	fm_keep_run(server->keep, now);
+	listen_again(server, now);
 	for (session = server->sessions; session; session = next) {
 		next = session->next;
 		if (!session->is_attached && session->hello_by <= now)
@@ -697,6 +726,7 @@ int fm_server_run(struct fm_server *server)
 	fm_keep_all_are_there(server->keep);
 	server->is_stopping = false;
 	server->expire_at = UINT64_MAX;
+	server->listen_at = server->listener >= 0 && !server->listen_watch ? 0 : UINT64_MAX;
 	while (!err && !server->is_stopping) {
 		bool did_work = serve_rings(server);
 

@@ -87,6 +87,7 @@ struct fm_server {
 	uint64_t retry_at, expire_at;
 	uint64_t turned_away_at; /* when the log may say so again */
 	uint32_t turned_away;	 /* since it did */
+	uint64_t listen_at, listen_said_at; /* listen_at: again; UINT64_MAX: it does */
 	int listener, stop_event, handover[2];
 	int lock; /* of the socket's path, held while it is ours; -1: none */
 	char lock_path[128];

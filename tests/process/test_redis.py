@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 import shutil
+import resource
 import socket
 import subprocess
 import threading
@@ -12,6 +13,7 @@ import time
 import pytest
 
 from conftest import BIN
+from pool_client import Pool
 
 TOP_VALUE = 4 << 20
 
@@ -329,6 +331,34 @@ def test_many_clients_read_what_others_wrote_whole(redis):
         thread.join()
     assert not faults
     assert redis.system.control("verify")["bad"] == 0
+
+
+def test_without_descriptors_connections_wait_and_nothing_spins(redis):
+    with contextlib.closing(Wire(redis.path)) as wire:
+        assert wire.ask("PING") == "PONG"  # its own descriptors are there
+    pid = redis.process.pid
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    n = max(int(fd) for fd in os.listdir(f"/proc/{pid}/fd")) + 5
+
+    def used():
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return sum(int(x) for x in file.read().rsplit(")", 1)[1].split()[11:13]) / os.sysconf("SC_CLK_TCK")
+
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (n, before[1]))
+    with contextlib.ExitStack() as many:
+        for path, kind in ((redis.path, socket.SOCK_STREAM), (redis.system.socket, socket.SOCK_SEQPACKET)):
+            for _ in range(20):
+                many.enter_context(socket.socket(socket.AF_UNIX, kind)).connect(path)
+        redis.wait_for("FM1203 .*Too many open files")
+        redis.wait_for("FM1103 .*Too many open files")
+        start = used()
+        time.sleep(1)
+        assert used() - start < 0.5
+        assert sum("FM1203" in line or "FM1103" in line for line in redis.lines if line) == 2
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+    with contextlib.closing(Wire(redis.path)) as wire:
+        assert wire.ask("PING") == "PONG"
+    Pool(redis.system.socket).detach()
 
 
 def test_addresses_and_sockets_are_guarded(system, tmp_path):
