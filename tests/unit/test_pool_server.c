@@ -610,9 +610,10 @@ START_TEST(readers_never_see_a_wrong_byte_while_blocks_are_evicted)
 		pthread_join(threads[i], NULL);
 		hits += stress[i].hits;
 	}
-	info = info_of(pools[0]);
+	do /* a discard has no answer: it may still be on its way */
+		info = info_of(pools[0]);
+	while (info.blocks_staging);
 	ck_assert_uint_gt(hits, 0);
-	ck_assert_uint_eq(info.blocks_staging, 0);
 	printf("stress: %llu hits, %llu seals, %llu evictions\n", (unsigned long long)hits,
 	       (unsigned long long)info.seals, (unsigned long long)info.evictions);
 	fm_pool_detach(pools[0]);
