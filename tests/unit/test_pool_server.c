@@ -225,7 +225,8 @@ START_TEST(failures_have_names)
 		_exit(fm_pool_match(pool, keys, 1) == FM_ERR_FORKED ? 0 : 1);
 	waitpid(child, &status, 0);
 	ck_assert_int_eq(WEXITSTATUS(status), 0);
-	ck_assert_uint_eq(info_of(pool).blocks_staging, 0);
+	while (info_of(pool).blocks_staging) /* a discard has no answer */
+		;
 	fm_pool_detach(pool);
 	fm_pool_detach(reader);
 	rig_stop(&rig);
