@@ -584,7 +584,7 @@ static int check_seals(struct fm_pool *pool, const struct fm_digest *ns, struct 
 	int err = fm_pool_check_writer(pool);
 
 	for (size_t i = 0; seals && i < n; i++)
-		seals[i].result = FM_ERR_CANCELLED;
+		seals[i].result = err ? err : FM_ERR_CANCELLED; /* by another's failure */
 	if (err)
 		return err;
 	if (n && (!seals || !ns))

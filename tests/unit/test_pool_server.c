@@ -328,14 +328,22 @@ START_TEST(a_stopped_server_leaves_held_memory_readable)
 {
 	struct rig rig = rig_start(16 << 20, NULL);
 	struct fm_pool *pool;
-	struct fm_block block, more;
+	struct fm_block block, staged, more;
+	struct fm_seal seal = {.block = &staged, .key = {{9}}};
+	struct fm_put put_one = {.key = {{8}}, .data = &seal, .length = 8};
 
 	rig_serve(&rig);
 	pool = attach(&rig, 0, 0);
 	ck_assert_int_eq(put(pool, 100000, 1, &block), 0);
+	ck_assert_int_eq(fm_block_stage(pool, 4096, 1, &staged, 0), 0);
 	ck_assert(fm_pool_is_connected(pool));
 	rig_stop(&rig);
 	ck_assert_int_eq(fm_block_stage(pool, 4096, 1, &more, 0), FM_ERR_DISCONNECTED);
+	/* Whoever looks at the results alone learns it, too. */
+	ck_assert_int_eq(fm_block_seal(pool, &ns, &seal, 1), FM_ERR_DISCONNECTED);
+	ck_assert_int_eq(seal.result, FM_ERR_DISCONNECTED);
+	ck_assert_int_eq(fm_pool_put(pool, &ns, &put_one, 1, 0), FM_ERR_DISCONNECTED);
+	ck_assert_int_eq(put_one.result, FM_ERR_DISCONNECTED);
 	ck_assert(!fm_pool_is_connected(pool));
 	ck_assert(is_filled(&block, 1));
 	ck_assert_int_eq(fm_block_verify(pool, &block), 0);
