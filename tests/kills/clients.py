@@ -92,7 +92,7 @@ class Users:
         if text is None:
             self.count("left")
         elif error:
-            self.refused(503, json.dumps(error).encode())
+            self.refused(503, json.dumps({"error": error}).encode())
         elif text == expected:
             self.count("answered")
         else:

@@ -30,7 +30,7 @@ from pool_client import bytes_of  # noqa: E402
 
 HUNG_S = 60
 KEPT_MAX = 200
-LOG = os.environ.get("NVME_SIZE", "512M")  # so that nothing is given up for space: see `reclaimed`
+LOG = os.environ.get("NVME_SIZE", "2G")  # so that nothing is given up for space: see `reclaimed`
 
 
 class ClientInfo(c.Structure):

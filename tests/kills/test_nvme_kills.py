@@ -40,7 +40,6 @@ def test_nvme_traffic_under_kills_loses_leaks_and_changes_nothing(capsys):
     assert node.kills_of("client") > 20 and node.kills_of("daemon") > 2
     assert any(" nvme: " in name or " fetch: " in name for name in node.file.steps())
     assert node.returned > 3 and node.waits_s
-    assert KILLS > 200 or not node.reclaimed  # a log that is full gives up blocks, which would be no fault
 
 
 def test_a_planted_fault_is_noticed():

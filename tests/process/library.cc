@@ -100,7 +100,7 @@ void blocks_in_place(fm_pool *writer, fm_pool *reader, const fm_digest &ns)
 		std::memset(blocks[i].data, static_cast<int>(i), 10000);
 		seals[i].block = &blocks[i];
 		seals[i].key = keys[i];
-		seals[i].parent = i ? &keys[i - 1] : nullptr;
+		seals[i].parent = nullptr;
 	}
 	MUST(fm_group_seal(writer, &ns, seals.data(), 4) == 0);
 	fm_block_release(writer, blocks.data(), 4);

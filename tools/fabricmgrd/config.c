@@ -184,7 +184,9 @@ int settings_open_file(const char *what, const char *path, FILE **out)
 	*out = NULL;
 	if (fd < 0)
 		return fm_fail(FM_ERR_IO, "%s%s: %s", what, path, strerror(error));
-	if (fstat(fd, &status) || !S_ISREG(status.st_mode)) {
+	/* /dev/null is an empty configuration; a pipe or a terminal would be waited for. */
+	if (fstat(fd, &status) ||
+	    !(S_ISREG(status.st_mode) || (S_ISCHR(status.st_mode) && !isatty(fd)))) {
 		close(fd);
 		return fm_fail(FM_ERR_IO, "%s%s: not a regular file; give one", what, path);
 	}
