@@ -50,6 +50,24 @@ static size_t same_length(const struct fm_put_parts *puts, size_t n, uint64_t *l
 	return same;
 }
 
+/* Copies @n bytes and goes on with their checksum, a piece at a time where there is a gate. Returns
+ * how many came over: fewer when the gate closed. */
+static size_t copy(char *to, const char *from, size_t n, uint32_t *crc, const struct fm_gate *gate)
+{
+	size_t done = 0;
+
+	while (done < n) {
+		size_t left = n - done, piece = gate && left > FM_COPY_PIECE ? FM_COPY_PIECE : left;
+
+		if (!enter(gate))
+			break;
+		*crc = fm_crc32c_copy_extend(*crc, to + done, from + done, piece);
+		leave(gate);
+		done += piece;
+	}
+	return done;
+}
+
 /* Gathers the parts into @block. False: the gate closed. */
 static bool fill(const struct fm_block *block, const struct fm_put_parts *put, uint32_t *crc,
 		 const struct fm_gate *gate)
@@ -58,20 +76,11 @@ static bool fill(const struct fm_block *block, const struct fm_put_parts *put, u
 
 	*crc = 0;
 	for (uint32_t i = 0; i < put->n_parts; i++) {
-		const char *from = put->parts[i].iov_base;
-		size_t left = put->parts[i].iov_len;
+		size_t length = put->parts[i].iov_len;
 
-		while (left) {
-			size_t piece = gate && left > FM_COPY_PIECE ? FM_COPY_PIECE : left;
-
-			if (!enter(gate))
-				return false;
-			*crc = fm_crc32c_copy_extend(*crc, to, from, piece);
-			leave(gate);
-			to += piece;
-			from += piece;
-			left -= piece;
-		}
+		if (copy(to, put->parts[i].iov_base, length, crc, gate) < length)
+			return false;
+		to += length;
 	}
 	return true;
 }
@@ -266,22 +275,14 @@ static bool scatter(const char *from, uint64_t bytes, struct fm_get_parts *get, 
 		    const struct fm_gate *gate)
 {
 	for (uint32_t i = 0; i < get->n_parts && bytes; i++) {
-		char *to = get->parts[i].iov_base;
-		size_t left = get->parts[i].iov_len < bytes ? get->parts[i].iov_len : bytes;
+		size_t length = get->parts[i].iov_len < bytes ? get->parts[i].iov_len : bytes;
+		size_t copied = copy(get->parts[i].iov_base, from, length, crc, gate);
 
-		bytes -= left;
-		while (left) {
-			size_t piece = gate && left > FM_COPY_PIECE ? FM_COPY_PIECE : left;
-
-			if (!enter(gate))
-				return false;
-			*crc = fm_crc32c_copy_extend(*crc, to, from, piece);
-			leave(gate);
-			to += piece;
-			from += piece;
-			left -= piece;
-			get->copied += piece;
-		}
+		get->copied += copied;
+		if (copied < length)
+			return false;
+		from += length;
+		bytes -= length;
 	}
 	return true;
 }
