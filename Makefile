@@ -68,7 +68,7 @@ TSAN_LINK := $(if $(TSAN_OBJ),-Wl$(comma)--wrap=mmap -Wl$(comma)--wrap=munmap)
 BIN := $(addprefix $(BUILD)/bin/,$(TOOLS) fabric-sim fabric-engine)
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps deps-test model demo check check-long check-formats fuzz clean install programs units plants plant_race FORCE check-kills tsan-units
+.PHONY: all help deps deps-test model demo check check-long check-long-asan check-formats fuzz clean install programs units plants plant_race FORCE check-kills tsan-units
 .DELETE_ON_ERROR:
 
 all: programs
@@ -156,8 +156,16 @@ check-long: deps-test
 	@MIXES=$${MIXES:-5000} $(BUILD)/tests/unit/mixes
 	@SAME_BITS_ALL=1 $(BUILD)/tests/unit/same_bits
 	@TENANT_STEPS=300000 $(BUILD)/tests/unit/tenants
+	@$(MAKE) --no-print-directory -s check-long-asan
 	@ISOLATION_PROBES=$${ISOLATION_PROBES:-10000} /usr/bin/python3 -m pytest -q -rA tests/process/test_isolation.py
 	@$(MAKE) --no-print-directory -s check-deb
+
+# The real model under ASan and UBSan: minutes.
+check-long-asan: deps-test
+	@$(MAKE) --no-print-directory -s -j$$(nproc) VARIANT=asan units
+	@path=$$(MODEL='$(MODEL)' CACHE='$(CACHE)' bash tools/fetch-model.sh | tail -n 1) && [ -n "$$path" ] && \
+		for unit in model model_reference; do FABRICMGR_TEST_MODEL="$$path" MODEL_ALL=1 \
+			CK_TIMEOUT_MULTIPLIER=12 build/asan/tests/unit/$$unit || exit 1; done
 
 # The daemon's page in a headless Chromium.
 DEPS_BROWSER := chromium chromium-driver fonts-dejavu-core
