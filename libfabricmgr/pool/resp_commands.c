@@ -757,6 +757,11 @@ static void command_config(struct resp_connection *connection)
 	bool is_asked_for[KNOWN] = {false};
 	uint32_t n = 0;
 
+	if (!is_word(argument(connection, 1), "GET")) {
+		reply_error(connection,
+			    "CONFIG knows GET alone: the daemon's own configuration says the rest");
+		return;
+	}
 	for (uint32_t i = 2; i < connection->parser.n_args; i++) {
 		struct text pattern = argument(connection, i);
 
@@ -764,7 +769,6 @@ static void command_config(struct resp_connection *connection)
 			const char *name = known[k].name;
 
 			is_asked_for[k] |=
-				is_word(argument(connection, 1), "GET") &&
 				fm_resp_glob(pattern.at, pattern.length, name, strlen(name));
 		}
 	}

@@ -24,6 +24,7 @@ struct fm_resp;
 struct resp_piece {
 	const char *data;
 	size_t length, room; /* room: of a text that may still grow */
+	size_t size;	     /* of the text as allocated */
 	char *text;
 	struct fm_block block;
 };
@@ -147,6 +148,7 @@ struct fm_resp {
 	char *password;	      /* with or without one (has_password) is for life */
 	struct fm_resp_info shown;
 	uint64_t hold_ns, hold_bytes;
+	uint64_t text_bytes; /* allocated for answers, over all connections */
 	struct resp_holds holds;
 	struct resp_names names;
 	struct io_uring ring;

@@ -58,7 +58,8 @@ void resp_reply(struct resp_connection *connection, const char *text, size_t len
 			return;
 		}
 		last->data = last->text;
-		last->room = size;
+		last->room = last->size = size;
+		connection->front->text_bytes += size;
 	}
 	memcpy(last->text + last->length, text, length);
 	last->length += length;
@@ -126,6 +127,7 @@ void resp_reply_block(struct resp_connection *connection, struct fm_block *block
 static void drop_piece(struct resp_connection *connection, struct resp_piece *piece)
 {
 	free(piece->text);
+	connection->front->text_bytes -= piece->size;
 	if (piece->block.lease != UINT32_MAX)
 		fm_block_release(connection->front->pool, &piece->block, 1);
 }

@@ -35,6 +35,9 @@
 #define PIECE_BYTES    (512u << 10)
 #define SKIP_MAX       (64ull << 20) /* of a refused value; more ends the connection */
 #define OUT_BYTES_MAX  (64ull << 20) /* answers waiting, before more commands are taken */
+/* Our memory in answers, over all connections: beyond, each waits for what is on its way to it. */
+#define TEXT_BYTES_MAX	(256u << 20)
+#define OUT_BYTES_SHARE (64u << 10)
 #define OUT_PIECES_MAX 4096u
 #define STALLED_NS     (30 * FM_NS_PER_S) /* for the rest of a command that has begun */
 #define TICK_NS	       (100 * FM_NS_PER_MS)
@@ -109,6 +112,8 @@ static void start_send(struct resp_connection *connection)
 static bool is_full(const struct resp_connection *connection)
 {
 	return connection->out.bytes > OUT_BYTES_MAX ||
+	       (connection->front->text_bytes > TEXT_BYTES_MAX &&
+		connection->out.bytes > OUT_BYTES_SHARE) ||
 	       connection->out.end - connection->out.first > OUT_PIECES_MAX;
 }
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import select
 import shutil
 import resource
 import socket
@@ -210,7 +211,9 @@ def test_info_of_the_sections_asked_for(wire):
 def test_what_the_tools_of_redis_look_for_is_there(redis, wire):
     assert wire.ask("CONFIG", "GET", "save") == [b"save", b""]
     assert wire.ask("CONFIG", "GET", "*") == [b"save", b"", b"appendonly", b"no"]
-    assert wire.ask("CONFIG", "GET", "maxmemory") == [] and wire.ask("CONFIG", "RESETSTAT", "x") == []
+    assert wire.ask("CONFIG", "GET", "maxmemory") == []
+    for nonsense in (("SET", "save", "60 1"), ("RESETSTAT", "x")):
+        assert "CONFIG knows GET alone" in str(wire.ask("CONFIG", *nonsense))
     tool = shutil.which("redis-benchmark")
     assert tool, "install redis-tools"
     out = subprocess.run([tool, "-s", redis.path, "-n", "200", "-c", "2", "-t", "get", "-q"], capture_output=True,
@@ -300,6 +303,33 @@ def test_half_a_value_leaves_nothing(redis):
         while redis.system.control("status")["blocks"]["staging"]:
             assert time.monotonic() < end
             time.sleep(0.02)
+
+
+def flood(wire, message, most=80 << 20, patience=0.5):
+    """Sends until the other side takes no more; never reads."""
+    sent = 0
+    wire.socket.setblocking(False)
+    while sent < most and select.select((), (wire.socket,), (), patience)[1]:
+        with contextlib.suppress(BlockingIOError):
+            sent += wire.socket.send(memoryview(message)[sent % len(message):])
+    wire.socket.settimeout(20)
+    return sent
+
+
+def test_clients_that_do_not_read_have_one_bound_together(redis):
+    text = bytes(range(32, 96)) * 1000
+    message = b"*2\r\n$4\r\nECHO\r\n$%d\r\n%s\r\n" % (len(text), text)
+    with contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(contextlib.closing(Wire(redis.path))) for _ in range(8)]
+        sent = sum(flood(one, message) for one in wires)
+        with open(f"/proc/{redis.pid}/status", encoding="utf-8") as status:
+            heap = [int(line.split()[1]) >> 10 for line in status if line.startswith("RssAnon:")][0]
+        assert 200 << 20 < sent and heap < 256 + 64, (sent, heap)
+        # The others are served meanwhile, and who reads after all has every answer.
+        with contextlib.closing(Wire(redis.path)) as other:
+            assert other.ask("SET", "k", b"v" * 100000) == "OK" and other.ask("GET", "k") == b"v" * 100000
+            assert other.ask("ECHO", text) == text
+        assert [wires[0].reply() == text for _ in range(100)] == [True] * 100
 
 
 def test_many_clients_read_what_others_wrote_whole(redis):
