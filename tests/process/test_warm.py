@@ -485,6 +485,39 @@ def test_a_daemon_that_hangs_is_killed_and_the_pool_is_kept(system):
     check(Pool(system.socket), range(5))
 
 
+SLOW = """#!/bin/sh
+# As fabricmgrd, which starts when nothing holds it up.
+while [ -e {folder}/slow ]; do sleep 0.05; done
+exec {bin}/fabricmgrd "$@"
+"""
+
+
+def test_the_watchdog_waits_for_a_daemon_that_starts_again(system):
+    program, slow = f"{system.folder}/slowly", f"{system.folder}/slow"
+    with open(program, "w", encoding="utf-8") as file:
+        file.write(SLOW.format(folder=system.folder, bin=BIN))
+    os.chmod(program, 0o755)
+    held = Held(system, holder=("--watchdog", "3"), daemon=program)
+    pool = Pool(system.socket)
+    put(pool, range(5))
+    pid = held.pid
+    with open(slow, "w", encoding="utf-8"):
+        pass
+    killed, starts = len(held.lines("FM1606")), len(held.lines("FM1601"))
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: len(held.lines("FM1601")) > starts)
+    time.sleep(5)  # longer than the watchdog would wait
+    assert len(held.lines("FM1606")) == killed
+    os.unlink(slow)
+    held.wait()
+    assert held.kept()["resumed_blocks"] == 5
+    check(Pool(system.socket), range(5))
+    # One that serves is looked after again.
+    os.kill(held.pid, signal.SIGSTOP)
+    held.wait()
+    assert len(held.lines("FM1606.*does not say that it lives")) > killed
+
+
 def test_a_holder_that_hangs_is_told_no_more_and_stops_nobody(system):
     held = Held(system)
     pool = Pool(system.socket)

@@ -44,7 +44,8 @@ struct holder {
 	double alive_at, kill_at; /* last sign of life; when patience ends, 0: not asked to end */
 	double started_at, pause_s;
 	double start_at; /* of the next daemon, while there is none */
-	bool is_ending, is_ready, is_upgrade;
+	/* @is_ready: some daemon has served: there is a pool to lose. @serves: the present one. */
+	bool is_ending, is_ready, serves, is_upgrade;
 };
 
 static const char help[] =
@@ -107,6 +108,7 @@ static int start(struct holder *holder)
 	store_expect(&holder->store, holder->pid);
 	holder->alive_at = holder->started_at = now_s();
 	holder->kill_at = holder->start_at = 0;
+	holder->serves = false;
 	fm_log(FM_LOG_INFO, FM1601 "%s is started, pid %d, with %u descriptors of before",
 	       holder->command[0], (int)holder->pid, holder->store.n);
 	return 0;
@@ -313,7 +315,10 @@ static void on_message(struct holder *holder)
 
 	if (heard)
 		holder->alive_at = now_s();
-	if (!(heard & STORE_READY) || holder->is_ready)
+	if (!(heard & STORE_READY))
+		return;
+	holder->serves = true;
+	if (holder->is_ready)
 		return;
 	holder->is_ready = true;
 	if (holder->ready_fd >= 0 && write(holder->ready_fd, "r", 1) != 1)
@@ -339,7 +344,8 @@ static int look_at_clock(struct holder *holder, int *wait_ms)
 		*wait_ms = (int)((holder->start_at - now) * 1000) + 1;
 		return FM_COMMAND_GO;
 	}
-	if (!until && holder->watchdog_s && holder->is_ready)
+	/* Until it serves it says nothing: it may have a pool to take over, or a log to read. */
+	if (!until && holder->watchdog_s && holder->serves)
 		until = holder->alive_at + holder->watchdog_s;
 	if (!until)
 		return FM_COMMAND_GO;
