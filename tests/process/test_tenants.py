@@ -386,6 +386,39 @@ def test_redis_clients_act_for_a_groups_only_tenant(system, folder):
     assert node.quota("lone")["lone"]["blocks"] == 1 and node.quota("lone")["default"]["blocks"] == 0
 
 
+def test_passwords_of_all_groups_change_or_none(system, folder):
+    from test_redis import Wire
+    groups = ("pool", "research")
+
+    def write(group, password):
+        with open(f"{folder}/{group}.secret", "w", encoding="utf-8") as file:
+            file.write(f"{password}\n")
+        os.chmod(f"{folder}/{group}.secret", 0o600)
+
+    def takes(group, password):
+        wire = Wire(f"{folder}/{group}.redis")
+        answer = wire.ask("AUTH", password)
+        wire.close()
+        return answer == "OK"
+    for group in groups:
+        write(group, "first")
+    text = POOLS.replace("[group research]\n", "[redis]\nlisten = unix:{folder}/pool.redis\n"
+                         "password-file = {folder}/pool.secret\n[group research]\n"
+                         "redis = unix:{folder}/research.redis\nredis-password-file = {folder}/research.secret\n")
+    node = Node(system, folder, text)
+    write("pool", "second")
+    write("research", "")
+    node.daemon.kill(signal.SIGHUP)
+    node.daemon.wait_for("FM1302 reload: nothing is changed: .*research.secret")
+    assert all(takes(group, "first") for group in groups) and not takes("pool", "second")
+    write("research", "third")
+    node.daemon.kill(signal.SIGHUP)
+    node.daemon.wait_for("FM1303")
+    assert takes("pool", "second") and takes("research", "third")
+    assert not any(takes(group, "first") for group in groups)
+    assert node.daemon.stop() == 0
+
+
 def stored(node):
     out = subprocess.run([f"{BIN}/fabricctl", "--socket", node.socket("research"), "--json", "info"],
                          capture_output=True, text=True, check=True, timeout=60)

@@ -44,16 +44,32 @@ void control_block_signals(void)
 	signal(SIGPIPE, SIG_IGN);
 }
 
-/* The passwords of the front ends; a group that is new has none. */
+/* The settings of a front end that stand in @next; NULL: its group does not. */
+static const struct redis_flags *redis_of(const struct settings *next, const struct pool_run *run)
+{
+	for (uint32_t i = 0; i < next->sharing.n_groups; i++)
+		if (!strcmp(run->name, next->sharing.groups[i].name))
+			return &next->sharing.groups[i].settings->redis;
+	return NULL;
+}
+
+/* The passwords of the front ends; a group that is new has none. All are read before one is set. */
 static int reload_passwords(struct control *control, const struct settings *next)
 {
+	char passwords[SHARING_GROUPS_MAX][REDIS_PASSWORD_MAX] = {{0}};
+	struct groups *groups = control->groups;
 	int err = 0;
 
-	for (uint32_t i = 0; i < control->groups->n && !err; i++)
-		for (uint32_t j = 0; j < next->sharing.n_groups && !err; j++)
-			if (!strcmp(control->groups->list[i].name, next->sharing.groups[j].name))
-				err = redis_set_password(control->groups->list[i].redis,
-							 &next->sharing.groups[j].settings->redis);
+	for (uint32_t i = 0; i < groups->n && !err; i++) {
+		const struct redis_flags *flags = redis_of(next, &groups->list[i]);
+
+		if (flags)
+			err = redis_read_password(groups->list[i].redis, flags, passwords[i]);
+	}
+	for (uint32_t i = 0; i < groups->n && !err; i++)
+		if (*passwords[i])
+			err = redis_set_password(groups->list[i].redis, passwords[i]);
+	explicit_bzero(passwords, sizeof(passwords));
 	return err;
 }
 

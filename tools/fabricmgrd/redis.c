@@ -15,8 +15,6 @@
 #include "redis.h"
 #include "settings.h"
 
-#define PASSWORD_MAX 512
-
 struct redis {
 	struct fm_resp *resp;
 	struct fm_server *server;
@@ -38,7 +36,7 @@ static void *serve(void *argument)
 }
 
 /* The file's first line. */
-static int read_password(const char *path, char password[PASSWORD_MAX])
+static int read_password(const char *path, char password[REDIS_PASSWORD_MAX])
 {
 	FILE *file;
 	size_t length;
@@ -46,16 +44,16 @@ static int read_password(const char *path, char password[PASSWORD_MAX])
 
 	if (err)
 		return err;
-	if (!fgets(password, PASSWORD_MAX, file))
+	if (!fgets(password, REDIS_PASSWORD_MAX, file))
 		password[0] = '\0';
 	fclose(file);
 	length = strcspn(password, "\r\n");
-	if (!length || length == PASSWORD_MAX - 1)
+	if (!length || length == REDIS_PASSWORD_MAX - 1)
 		return fm_fail(
 			FM_ERR_INVALID,
 			"--redis-password-file %s: its first line must be a password of 1 to "
 			"%d bytes",
-			path, PASSWORD_MAX - 2);
+			path, REDIS_PASSWORD_MAX - 2);
 	password[length] = '\0';
 	return 0;
 }
@@ -71,7 +69,7 @@ static int start_thread(struct redis *redis)
 }
 
 /* What the flags say, but for the pool; @password is filled and becomes part of @options. */
-static int make_options(const struct redis_flags *flags, char password[PASSWORD_MAX],
+static int make_options(const struct redis_flags *flags, char password[REDIS_PASSWORD_MAX],
 			struct fm_resp_options *options)
 {
 	int err = 0;
@@ -95,7 +93,7 @@ static int make_options(const struct redis_flags *flags, char password[PASSWORD_
 
 int redis_check(const struct redis_flags *flags)
 {
-	char password[PASSWORD_MAX] = "";
+	char password[REDIS_PASSWORD_MAX] = "";
 	struct fm_resp_options options;
 	int err = make_options(flags, password, &options);
 
@@ -107,7 +105,7 @@ int redis_check(const struct redis_flags *flags)
 
 int redis_start(const struct redis_flags *flags, struct fm_server *server, struct redis **out)
 {
-	char password[PASSWORD_MAX] = "";
+	char password[REDIS_PASSWORD_MAX] = "";
 	struct fm_resp_options options;
 	struct redis *redis;
 	int err;
@@ -137,19 +135,21 @@ int redis_start(const struct redis_flags *flags, struct fm_server *server, struc
 	return 0;
 }
 
-int redis_set_password(struct redis *redis, const struct redis_flags *flags)
+int redis_read_password(const struct redis *redis, const struct redis_flags *flags,
+			char password[REDIS_PASSWORD_MAX])
 {
-	char password[PASSWORD_MAX] = "";
-	int err = 0;
-
 	if (!redis || (!redis->has_password && !flags->password_file))
 		return 0;
-	if (flags->password_file)
-		err = read_password(flags->password_file, password);
-	if (!err)
-		err = fm_resp_set_password(redis->resp, flags->password_file ? password : NULL);
-	explicit_bzero(password, sizeof(password));
-	return err;
+	if (!redis->has_password || !flags->password_file)
+		return fm_fail(FM_ERR_UNSUPPORTED,
+			       "whether a Redis front end has a password is decided at its start: "
+			       "restart it");
+	return read_password(flags->password_file, password);
+}
+
+int redis_set_password(struct redis *redis, const char *password)
+{
+	return fm_resp_set_password(redis->resp, password);
 }
 
 bool redis_info(struct redis *redis, struct fm_resp_info *info)

@@ -8,7 +8,7 @@
 
 #include <fabricmgr.h>
 
-enum { REDIS_LISTEN_MAX = 4 };
+enum { REDIS_LISTEN_MAX = 4, REDIS_PASSWORD_MAX = 512 };
 
 struct redis_flags {
 	const char *listen[REDIS_LISTEN_MAX];
@@ -27,9 +27,12 @@ int redis_check(const struct redis_flags *flags);
 /* Binds the addresses and starts the thread; *@out NULL when no address is given. Whatever ends the
  * front end ends @server, too. */
 int redis_start(const struct redis_flags *flags, struct fm_server *server, struct redis **out);
-/* Reads the password file again: it counts for those who AUTH from now on. Any thread; on failure
- * the old one stays. NULL: 0. */
-int redis_set_password(struct redis *redis, const struct redis_flags *flags);
+/* Another password from the file of @flags, for redis_set_password(): refuses what that would, but
+ * for want of memory. @password stays "" when there is nothing to set, as for a NULL @redis. */
+int redis_read_password(const struct redis *redis, const struct redis_flags *flags,
+			char password[REDIS_PASSWORD_MAX]);
+/* Counts for those who AUTH from now on. Any thread; on failure the old one stays. */
+int redis_set_password(struct redis *redis, const char *password);
 /* Its figures, from any thread. False: there is no front end. */
 bool redis_info(struct redis *redis, struct fm_resp_info *info);
 /* Asks it to end, from any thread. */
