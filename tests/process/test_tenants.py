@@ -124,6 +124,10 @@ FAULTS = (
     ("[group a]\nsize = 16M\nsocket = /s\n[group b]\nsize = 16M\nsocket = /s\n", 4, "the same socket"),
     ("[group a]\nsize = 16M\n[tenant x]\nusers = 1\ngroup = a\nguaranteed = 9M\n[tenant y]\nusers = 2\n"
      "group = a\nguaranteed = 8M\n", 7, "20 MiB are guaranteed together, and the pool of group a has 16 MiB"),
+    ("[group a]\nsize = 16M\nredis-tenant = serach\n[tenant search]\nusers = 1\ngroup = a\n", 3,
+     "redis-tenant serach: group a has no such tenant"),
+    ("[group a]\nsize = 16M\n[tenant x]\nusers = 1\ngroup = a\n[redis]\ntenant = x\n", 7,
+     "tenant x: group default has no such tenant"),
     ("[tenants a]\nusers = 1\n", 1, "there is no section [tenants a]"),
 )
 
@@ -133,6 +137,16 @@ def test_a_fault_is_told_with_its_line(tmp_path, text, line, words):
     out = check(tmp_path / "a.conf", text)
     assert out.returncode == 2
     assert f"a.conf:{line}: " in out.stderr and words in out.stderr, out.stderr
+
+
+def test_redis_clients_may_act_for_any_tenant_of_their_group(tmp_path):
+    text = "[group a]\nsize = 16M\nredis-tenant = {}\n[tenant x]\nusers = 1\ngroup = a\n" \
+        "[tenant y]\nusers = 2\ngroup = default\n[redis]\ntenant = {}\n"
+    for of_group, of_pool in (("x", "y"), ("default", "default")):
+        out = check(tmp_path / "a.conf", text.format(of_group, of_pool))
+        assert out.returncode == 0, out.stderr
+    out = check(tmp_path / "a.conf", text.format("x", "y"), "--redis-tenant", "x")
+    assert out.returncode == 2 and "--redis-tenant x: group default has no such tenant" in out.stderr
 
 
 def test_what_check_prints_of_groups_is_a_configuration(tmp_path):

@@ -412,6 +412,39 @@ static int check_quotas(const struct settings *settings, const struct sharing_gr
 	return 0;
 }
 
+/* Whom Redis clients of a group act for: one of its tenants, of a tenant alone that one. */
+static int place_redis(struct settings *settings, uint32_t number)
+{
+	const struct sharing *sharing = &settings->sharing;
+	const struct sharing_group *group = &sharing->groups[number];
+	struct settings *own = group->settings;
+	const char *wanted = own->redis.tenant, *first = NULL;
+	uint32_t row = row_of("redis-tenant"), n = 0;
+	char where[512];
+
+	for (uint32_t i = 0; i < sharing->n_tenants; i++) {
+		if (strcmp(sharing->tenants[i].group, group->name))
+			continue;
+		first = n++ ? first : sharing->tenants[i].name;
+		if (wanted && !strcmp(sharing->tenants[i].name, wanted))
+			return 0;
+	}
+	if (!wanted && number && n == 1)
+		own->redis.tenant = first;
+	if (!wanted || !strcmp(wanted, FM_TENANT_DEFAULT))
+		return 0;
+	if (own->given[row].source == FROM_FLAG)
+		snprintf(where, sizeof(where), "--redis-tenant");
+	else
+		snprintf(where, sizeof(where), "%s:%u: %s", settings->read_from,
+			 own->given[row].line,
+			 own->is_group ? settings_table[row].flag : settings_table[row].key);
+	return fm_fail(
+		FM_ERR_INVALID,
+		"%s %.64s: group %s has no such tenant; name one of its own, or " FM_TENANT_DEFAULT,
+		where, wanted, group->name);
+}
+
 int sharing_finish(struct settings *settings)
 {
 	struct sharing *sharing = &settings->sharing;
@@ -428,6 +461,8 @@ int sharing_finish(struct settings *settings)
 			err = check_nvme(settings, sharing->groups[i].settings);
 		if (!err)
 			err = check_quotas(settings, &sharing->groups[i]);
+		if (!err)
+			err = place_redis(settings, i);
 	}
 	return err;
 }
@@ -448,8 +483,8 @@ void sharing_destroy(struct settings *settings)
 	sharing->n_tenants = sharing->n_groups = 0;
 }
 
-void sharing_options(struct settings *settings, uint32_t number, struct fm_server_options *out,
-		     struct fm_tenant_options *tenants)
+void sharing_options(const struct settings *settings, uint32_t number,
+		     struct fm_server_options *out, struct fm_tenant_options *tenants)
 {
 	const struct sharing_group *group = &settings->sharing.groups[number];
 
@@ -477,9 +512,6 @@ void sharing_options(struct settings *settings, uint32_t number, struct fm_serve
 			.quotas = tenant->quotas,
 		};
 	}
-	/* Redis clients of a tenant alone are its own. */
-	if (number && out->n_tenants == 1 && !group->settings->redis.tenant)
-		group->settings->redis.tenant = tenants[0].name;
 }
 
 /* ---- for people, and reloads ---------------------------------------------------------------- */

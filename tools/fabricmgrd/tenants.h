@@ -52,13 +52,14 @@ bool sharing_has(const char *section);
 /* A key of such a section. */
 int sharing_take(struct settings *settings, const char *section, const char *key, const char *value,
 		 uint32_t line);
-/* Once everything was read: groups of tenants, salts, and whether the quotas can be kept. */
+/* Once everything was read: groups of tenants, whom Redis clients act for, and whether the quotas
+ * can be kept. */
 int sharing_finish(struct settings *settings);
 void sharing_destroy(struct settings *settings);
 
 /* The pool of group @number as the library wants it; @tenants has SHARING_TENANTS_MAX places. */
-void sharing_options(struct settings *settings, uint32_t number, struct fm_server_options *out,
-		     struct fm_tenant_options *tenants);
+void sharing_options(const struct settings *settings, uint32_t number,
+		     struct fm_server_options *out, struct fm_tenant_options *tenants);
 /* As a configuration file. Salts are not shown. */
 void sharing_print(const struct settings *settings, FILE *out);
 /* Takes what may change while the daemon runs from @next, and names what may not (FM1301); how many
