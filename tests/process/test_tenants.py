@@ -223,6 +223,21 @@ def test_quotas_change_by_command_and_by_reload(node):
     node.daemon.kill(signal.SIGHUP)
     node.daemon.wait_for(r"FM1301 reload: \[tenant new\] came: it needs a restart")
     assert "new" not in node.quota("research")
+    # And keeps nothing else from changing: one tenant comes, one goes, one moves, in another order.
+    changed = POOLS.replace("max = 24M", "max = 20M").replace("users = 5003", "users = 5003, 65534")
+    at = changed.index("[tenant search]"), changed.index("[tenant batch]")
+    changed = changed[:at[0]] + "[tenant new]\nusers = 1\ngroup = research\n" + changed[at[1]:] \
+        + changed[at[0]:at[1]].replace("group = research", "group = default").replace("16M", "8M")
+    node.write(changed)
+    node.daemon.kill(signal.SIGHUP)
+    node.daemon.wait_for(r"FM1301 reload: \[tenant search\] moved: it needs a restart")
+    until(lambda: node.quota("research")["batch"]["quotas"]["max_bytes"] == 20 * MIB)
+    assert node.quota("research")["search"]["quotas"]["guaranteed_bytes"] == 16 * MIB
+    as_nobody(lambda: until(lambda: can_attach(node.socket("lone"))))
+    node.write(changed[:changed.index("[tenant search]")].replace("max = 20M", "max = 19M"))
+    node.daemon.kill(signal.SIGHUP)
+    node.daemon.wait_for(r"FM1301 reload: \[tenant search\] went: it needs a restart")
+    until(lambda: node.quota("research")["batch"]["quotas"]["max_bytes"] == 19 * MIB)
     node.write(POOLS.replace("size = 48M", "size = 52M"))
     node.daemon.kill(signal.SIGHUP)
     node.daemon.wait_for(r"FM1301 reload: \[group research\] size has changed: it needs a restart")

@@ -563,46 +563,30 @@ static void name_change(const char *kind, const char *name, const char *what)
 	fm_log(FM_LOG_WARNING, FM1301 "reload: [%s %s] %s: it needs a restart", kind, name, what);
 }
 
-/* Whether both have the same groups and tenants, in the same places; names those that differ. */
-static bool have_same_places(struct sharing *a, struct sharing *b)
+/* What of @next has the same name and place; NULL: it went or moved. */
+static struct sharing_tenant *same_tenant(struct sharing *next, const struct sharing_tenant *tenant)
 {
-	bool are_same = true;
+	struct sharing_tenant *other = find_tenant(next, tenant->name);
 
-	for (uint32_t i = 0; i < a->n_tenants; i++) {
-		const struct sharing_tenant *other = find_tenant(b, a->tenants[i].name);
+	return other && !strcmp(other->group, tenant->group) ? other : NULL;
+}
 
-		if (other && !strcmp(other->group, a->tenants[i].group))
-			continue;
-		name_change("tenant", a->tenants[i].name, other ? "moved" : "went");
-		are_same = false;
-	}
-	for (uint32_t i = 0; i < b->n_tenants; i++)
-		if (!find_tenant(a, b->tenants[i].name)) {
-			name_change("tenant", b->tenants[i].name, "came");
-			are_same = false;
-		}
-	for (uint32_t i = 0; i < a->n_groups; i++)
-		if (!find_group(b, a->groups[i].name)) {
-			name_change("group", a->groups[i].name, "went");
-			are_same = false;
-		}
-	for (uint32_t i = 0; i < b->n_groups; i++)
-		if (!find_group(a, b->groups[i].name)) {
-			name_change("group", b->groups[i].name, "came");
-			are_same = false;
-		}
-	/* The same, in another order. */
-	for (uint32_t i = 0; are_same && i < a->n_tenants; i++)
-		if (strcmp(a->tenants[i].name, b->tenants[i].name)) {
-			name_change("tenant", b->tenants[i].name, "has another place in the file");
-			are_same = false;
-		}
-	for (uint32_t i = 0; are_same && i < a->n_groups; i++)
-		if (strcmp(a->groups[i].name, b->groups[i].name)) {
-			name_change("group", b->groups[i].name, "has another place in the file");
-			are_same = false;
-		}
-	return are_same;
+/* Names the tenants and groups that came, went or moved. */
+static void name_changes(struct sharing *now, struct sharing *next)
+{
+	for (uint32_t i = 0; i < now->n_tenants; i++)
+		if (!same_tenant(next, &now->tenants[i]))
+			name_change("tenant", now->tenants[i].name,
+				    find_tenant(next, now->tenants[i].name) ? "moved" : "went");
+	for (uint32_t i = 0; i < next->n_tenants; i++)
+		if (!find_tenant(now, next->tenants[i].name))
+			name_change("tenant", next->tenants[i].name, "came");
+	for (uint32_t i = 0; i < now->n_groups; i++)
+		if (!find_group(next, now->groups[i].name))
+			name_change("group", now->groups[i].name, "went");
+	for (uint32_t i = 0; i < next->n_groups; i++)
+		if (!find_group(now, next->groups[i].name))
+			name_change("group", next->groups[i].name, "came");
 }
 
 /* How many of a tenant's settings differ; they are taken over. */
@@ -629,12 +613,18 @@ uint32_t sharing_reload(struct settings *settings, struct settings *next)
 	struct sharing *sharing = &settings->sharing;
 	uint32_t n = 0;
 
-	if (!have_same_places(sharing, &next->sharing))
-		return 0;
-	for (uint32_t i = 0; i < sharing->n_tenants; i++)
-		n += take_over(&sharing->tenants[i], &next->sharing.tenants[i]);
-	for (uint32_t i = 1; i < sharing->n_groups; i++)
-		n += settings_take_live(sharing->groups[i].settings,
-					next->sharing.groups[i].settings, sharing->groups[i].name);
+	name_changes(sharing, &next->sharing);
+	for (uint32_t i = 0; i < sharing->n_tenants; i++) {
+		struct sharing_tenant *other = same_tenant(&next->sharing, &sharing->tenants[i]);
+
+		n += other ? take_over(&sharing->tenants[i], other) : 0;
+	}
+	for (uint32_t i = 1; i < sharing->n_groups; i++) {
+		struct sharing_group *other = find_group(&next->sharing, sharing->groups[i].name);
+
+		n += other ? settings_take_live(sharing->groups[i].settings, other->settings,
+						sharing->groups[i].name)
+			   : 0;
+	}
 	return n;
 }
