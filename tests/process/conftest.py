@@ -25,6 +25,14 @@ MODEL = os.environ.get("FABRICMGR_TEST_MODEL")
 REPORTS = os.environ.get("FABRICMGR_REPORTS")
 
 
+def until(claim, limit=60):
+    """Returns when @claim() holds; the limit ends a test that waits in vain, and decides no other."""
+    end = time.monotonic() + limit
+    while not claim():
+        assert time.monotonic() < end, f"it did not become true in {limit} s"
+        time.sleep(0.01)
+
+
 class Process:
     """A program whose output lines are collected, and which can be waited on for one of them."""
 

@@ -162,17 +162,25 @@ class EveryCall(Pool):
         self.check(self.lib.fm_pool_get_parts(self.handle, c.byref(get), c.c_size_t(1)))
         return self.copied(get.result, get.length)
 
-    def ask(self, op, n=None, **more):
-        request = Request(c.sizeof(Request), op, 7, 10 * SECONDS, 1, **more)
+    def submit(self, op, n=None, deadline_ns=10 * SECONDS, **more):
+        """The request's number; where its results go is the caller's to keep."""
+        request, number = Request(c.sizeof(Request), op, 7, deadline_ns, 1, **more), c.c_uint64()
         key = key_of(n) if n is not None else None
         if key:
             request.keys = c.pointer(key)
-        self.check(self.lib.fm_queue_submit(self.queue, c.byref(request), None))
+        self.check(self.lib.fm_queue_submit(self.queue, c.byref(request), c.byref(number)))
+        return number.value
+
+    def collect(self):
         done = Done()
         got = self.check(self.lib.fm_queue_wait(self.queue, c.byref(done), c.c_size_t(1),
                                                 c.c_uint64(20 * SECONDS)))
         assert got == 1 and done.user_data == 7
-        return done.result
+        return done
+
+    def ask(self, op, n=None, **more):
+        self.submit(op, n, **more)
+        return self.collect().result
 
     def get_queued(self, n):
         get = self.parts_of(n)
@@ -194,7 +202,7 @@ class EveryCall(Pool):
 
     def fetch(self, n):
         return self.check(self.lib.fm_pool_fetch(self.handle, c.byref(key_of(n)), c.c_size_t(1),
-                                                 c.c_uint64(5 * SECONDS)))
+                                                 c.c_uint64(60 * SECONDS)))
 
     def get_fetched(self, n):
         return self.get_leased(n) if self.fetch(n) else None
@@ -242,5 +250,5 @@ def chain_of(lib, digest, tokens, per_block=16):
     return keys
 
 
-__all__ = ["EveryCall", "Seal", "Put", "PutParts", "Get", "GetParts", "Iovec", "Hint", "chain_of",
-           "digest_of", "Namespace", "Layout"]
+__all__ = ["EveryCall", "Seal", "Put", "PutParts", "Get", "GetParts", "Iovec", "Hint", "Request", "Done",
+           "chain_of", "digest_of", "Namespace", "Layout"]

@@ -5,10 +5,13 @@
 them, until it is killed; it prints "churning" once it has begun. A block's bytes follow from its key, so that
 whoever acquires it can tell a wrong one; and whoever has one of a group can have all.
 """
+import array
 import ctypes as c
 import hashlib
 import os
 import random
+import socket
+import struct
 import sys
 import time
 
@@ -47,6 +50,21 @@ def key_of(n):
 
 def bytes_of(n, length):
     return (hashlib.sha256(b"data %d" % n).digest() * (length // 32 + 1))[:length]
+
+
+def hello(path, tenant=b""):
+    """The descriptors that a hello brings, by the protocol itself: (result, descriptors, connection, answer)."""
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    link.connect(path)
+    size = 24 + 16 + 48 + 32 + 64
+    link.send(struct.pack("=IIIIiI IIII 48s 32s 64x", 0x31504d46, 1, 1, size, 0, 0, 0, 16, 0, 0, b"test",
+                          tenant))
+    answer, control, _, _ = link.recvmsg(65536, socket.CMSG_SPACE(64))
+    fds = array.array("i")
+    for _, kind, data in control:
+        if kind == socket.SCM_RIGHTS:
+            fds.frombytes(data[:len(data) - len(data) % fds.itemsize])
+    return struct.unpack_from("=i", answer, 16)[0], fds, link, answer
 
 
 class Pool:

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from conftest import BIN, MODEL, Streamed, frames, needs_model, post, run
+from conftest import BIN, MODEL, Streamed, frames, needs_model, post, run, until
 
 pytestmark = needs_model
 
@@ -249,9 +249,7 @@ def test_a_prefill_worker_killed_while_it_computes_the_prompt(system):
     thread = threading.Thread(
         target=lambda: result.update(completion(router.port, PROMPT * 3, 16)))
     thread.start()
-    end = time.monotonic() + 30
-    while not system.control("status")["blocks"]["sealed"]:
-        assert time.monotonic() < end, "no block was sealed"
+    until(lambda: system.control("status")["blocks"]["sealed"])
     assert "choices" not in result and thread.is_alive()
     prefill.kill()
     prefill.process.wait()

@@ -16,7 +16,7 @@ import time
 
 import pytest
 
-from conftest import BIN
+from conftest import BIN, until
 from fail_alloc import FailAlloc
 
 LIMIT = float(os.environ.get("ALLOC_SECONDS", "4"))
@@ -124,13 +124,6 @@ def leases_and_staged(system):
     found = [(c["leases"], c["staged"]) for c in system.control("status")["clients"]
              if c["name"] == "serve"]
     return found[0] if found else None
-
-
-def until(claim, seconds=10):
-    end = time.monotonic() + seconds
-    while not claim():
-        assert time.monotonic() < end, "not in time"
-        time.sleep(0.01)
 
 
 @pytest.fixture(name="failer")

@@ -6,9 +6,8 @@ import time
 
 import pytest
 
-from pool_client import Pool
+from pool_client import Pool, hello
 from test_pool_users import shared  # pylint: disable=unused-import
-from test_tenants import hello
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 

@@ -16,6 +16,7 @@ import time
 import pytest
 
 import pool_client
+from conftest import until
 from pool_client import Pool, bytes_of
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -56,13 +57,6 @@ def daemon():
         one.process.kill()
         one.process.wait()
         one.log.close()
-
-
-def until(claim, seconds=10):
-    end = time.monotonic() + seconds
-    while not claim():
-        assert time.monotonic() < end, "it did not become true in time"
-        time.sleep(0.01)
 
 
 def test_flags_and_facts(daemon):

@@ -9,12 +9,11 @@ import signal
 import socket
 import struct
 import subprocess
-import time
 
 import pytest
 
 import pool_client
-from conftest import BIN, TOP
+from conftest import BIN, TOP, until
 
 KINDS = {"text": '%s', "key": "%016lx%016lx"}
 
@@ -105,13 +104,6 @@ def passings(process, probes):
                               struct.pack("<QQ", int(value[:16], 16), int(value[16:], 16)).hex()
                               for kind, value in zip(kinds, values))))
     return found
-
-
-def until(claim):
-    end = time.monotonic() + 60
-    while not claim():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def key(n):

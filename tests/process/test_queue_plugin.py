@@ -10,35 +10,10 @@ import subprocess
 import pytest
 
 from conftest import BIN
+from every_call import GET, PUT, QUEUE_EXISTS, Done, GetParts, Iovec, PutParts, Request
 from pool_client import Key, LIB, Pool
 
-GET, PUT, EXISTS, REMOVE = 5, 6, 3, 7
-REPLACE = 1
-
-
-class Iovec(c.Structure):
-    _fields_ = [("base", c.c_void_p), ("len", c.c_size_t)]
-
-
-class Put(c.Structure):
-    _fields_ = [("key", Key), ("parent", c.c_void_p), ("parts", c.POINTER(Iovec)), ("n_parts", c.c_uint32),
-                ("flags", c.c_uint32), ("result", c.c_int)]
-
-
-class Get(c.Structure):
-    _fields_ = [("key", Key), ("parts", c.POINTER(Iovec)), ("n_parts", c.c_uint32), ("flags", c.c_uint32),
-                ("offset", c.c_uint64), ("length", c.c_uint64), ("copied", c.c_uint64),
-                ("is_verified", c.c_uint32), ("result", c.c_int)]
-
-
-class Request(c.Structure):
-    _fields_ = [("size", c.c_uint32), ("op", c.c_uint32), ("user_data", c.c_uint64), ("deadline_ns", c.c_uint64),
-                ("n", c.c_size_t), ("keys", c.POINTER(Key)), ("results", c.POINTER(c.c_int)), ("blocks", c.c_void_p),
-                ("gets", c.POINTER(Get)), ("puts", c.POINTER(Put)), ("ns", c.c_char_p)]
-
-
-class Done(c.Structure):
-    _fields_ = [("id", c.c_uint64), ("user_data", c.c_uint64), ("result", c.c_int64)]
+REMOVE, REPLACE = 7, 1
 
 
 class Plugin:
@@ -70,7 +45,7 @@ class Plugin:
         if views is not None:
             buffers = [(c.c_char * len(view)).from_buffer(view) for view in views]
             parts = [Iovec(c.addressof(b), len(b)) for b in buffers]
-            items = (Get * n)() if op == GET else (Put * n)()
+            items = (GetParts * n)() if op == GET else (PutParts * n)()
             for item, key, part in zip(items, keys, parts):
                 item.key, item.parts, item.n_parts = key, c.pointer(part), 1
                 item.flags = 0 if op == GET else REPLACE
@@ -93,7 +68,7 @@ class Plugin:
         return self._submit(PUT, names, views)
 
     def submit_batch_exists(self, names):
-        return self._submit(EXISTS, names)
+        return self._submit(QUEUE_EXISTS, names)
 
     def submit_batch_delete(self, names):
         return self._submit(REMOVE, names)
@@ -108,7 +83,7 @@ class Plugin:
                 hits = None
                 if op == GET:
                     hits = [not item.result and item.copied == item.length for item in results]
-                elif op == EXISTS:
+                elif op == QUEUE_EXISTS:
                     hits = [not result for result in results]
                 out.append((one.id, one.result >= 0, error, hits))
         return out

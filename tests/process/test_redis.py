@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from conftest import BIN
+from conftest import BIN, until
 from pool_client import Pool
 
 TOP_VALUE = 4 << 20
@@ -299,10 +299,7 @@ def test_half_a_value_leaves_nothing(redis):
         wire.close()
     with contextlib.closing(Wire(redis.path)) as wire:
         assert wire.ask("EXISTS", "half") == 0
-        end = time.monotonic() + 10
-        while redis.system.control("status")["blocks"]["staging"]:
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        until(lambda: not redis.system.control("status")["blocks"]["staging"])
 
 
 def flood(wire, message, most=80 << 20, patience=0.5):

@@ -11,14 +11,14 @@ import socket
 import struct
 import subprocess
 import tempfile
-import time
 import urllib.request
 
 import pytest
 
 import pool_client
-from conftest import BIN
-from pool_client import Pool
+from conftest import BIN, until
+from every_call import Done, Hint, Iovec, PutParts, Request
+from pool_client import Pool, hello
 from test_config import check
 from test_pool_users import as_nobody
 
@@ -243,13 +243,6 @@ def test_quotas_change_by_command_and_by_reload(node):
     node.daemon.wait_for(r"FM1301 reload: \[group research\] size has changed: it needs a restart")
 
 
-def until(claim, seconds=30):
-    end = time.monotonic() + seconds
-    while not claim():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def test_the_default_pool_may_name_its_users(system, folder):
     node = Node(system, folder, POOLS.replace("size = 16M", "size = 16M\nallow-uid = 5001\n", 1))
     assert "may not use this pool" in as_nobody_refused(node.socket("pool"))
@@ -282,20 +275,6 @@ def as_nobody_refused(*arguments):
 
 
 # ---- another user in another group ----
-
-def hello(path, tenant=b""):
-    """The descriptors that a hello brings, by the protocol itself: (result, descriptors)."""
-    link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    link.connect(path)
-    size = 24 + 16 + 48 + 32 + 64
-    link.send(struct.pack("=IIIIiI IIII 48s 32s 64x", 0x31504d46, 1, 1, size, 0, 0, 0, 16, 0, 0, b"test", tenant))
-    answer, control, _, _ = link.recvmsg(65536, socket.CMSG_SPACE(64))
-    fds = array.array("i")
-    for _, kind, data in control:
-        if kind == socket.SCM_RIGHTS:
-            fds.frombytes(data[:len(data) - len(data) % fds.itemsize])
-    return struct.unpack_from("=i", answer, 16)[0], fds, link, answer
-
 
 def files_of(fds):
     return {(os.fstat(fd).st_dev, os.fstat(fd).st_ino) for fd in fds}
@@ -604,11 +583,6 @@ def invalidates_nothing(node):
     search.detach()
 
 
-class Hint(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_uint32), ("priority", ctypes.c_int32), ("pin_ns", ctypes.c_uint64),
-                ("expected_ns", ctypes.c_uint64)]
-
-
 def hint(pool, n):
     block, wish = pool.acquire(n), Hint(ctypes.sizeof(Hint), -16, 0, 0)
     result = pool.lib.fm_block_hint(pool.handle, ctypes.byref(block), ctypes.byref(wish))
@@ -636,26 +610,6 @@ def test_a_hint_is_for_the_blocks_of_ones_own_tenant(node):
 MINUTE = 60 * 10 ** 9
 
 
-class Vector(ctypes.Structure):
-    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
-
-
-class PutParts(ctypes.Structure):
-    _fields_ = [("key", pool_client.Key), ("parent", ctypes.c_void_p), ("parts", ctypes.POINTER(Vector)),
-                ("n_parts", ctypes.c_uint32), ("flags", ctypes.c_uint32), ("result", ctypes.c_int)]
-
-
-class Request(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_uint32), ("op", ctypes.c_uint32), ("user", ctypes.c_uint64),
-                ("deadline_ns", ctypes.c_uint64), ("n", ctypes.c_size_t), ("keys", ctypes.c_void_p),
-                ("results", ctypes.c_void_p), ("blocks", ctypes.c_void_p), ("gets", ctypes.c_void_p),
-                ("puts", ctypes.POINTER(PutParts)), ("ns", ctypes.c_char_p)]
-
-
-class Done(ctypes.Structure):
-    _fields_ = [("id", ctypes.c_uint64), ("user", ctypes.c_uint64), ("result", ctypes.c_int64)]
-
-
 def at_maximum(node):
     """A client of batch that holds all that batch may have."""
     batch = Pool(node.socket("research"), tenant="batch")
@@ -665,7 +619,7 @@ def at_maximum(node):
 def queued_put(pool, n, deadline_ns):
     """Its queue, and what has to live as long as it: fm_queue_wait() tells how it ended."""
     queue, buffer = ctypes.c_void_p(), ctypes.create_string_buffer(pool_client.bytes_of(n, MIB), MIB)
-    part = Vector(ctypes.cast(buffer, ctypes.c_void_p), MIB)
+    part = Iovec(ctypes.cast(buffer, ctypes.c_void_p), MIB)
     put = PutParts(pool_client.key_of(n), None, ctypes.pointer(part), 1, 0, 0)
     pool.check(pool.lib.fm_queue_create(pool.handle, None, ctypes.byref(queue)))
     request = Request(ctypes.sizeof(Request), 6, 1, deadline_ns, 1, puts=ctypes.pointer(put), ns=bytes(32))
