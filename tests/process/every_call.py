@@ -78,8 +78,7 @@ class EveryCall(Pool):
         for name in ("fm_pool_fetch", "fm_pool_get", "fm_pool_get_parts", "fm_queue_wait",
                      "fm_pool_match_tokens"):
             getattr(self.lib, name).restype = c.c_int64
-        self.queue = c.c_void_p()
-        self.check(self.lib.fm_queue_create(self.handle, None, c.byref(self.queue)))
+        self.begin_queue()
         self.room = c.create_string_buffer(LONGEST)
         self.put_by = {"seal": self.put_sealed, "put": self.put_copied, "put_parts": self.put_in_parts,
                        "queue put": self.put_queued, "group": self.put_grouped}
@@ -88,8 +87,16 @@ class EveryCall(Pool):
                        "queue acquire": self.get_queue_leased, "group": self.get_grouped,
                        "fetch and acquire": self.get_fetched}
 
-    def detach(self):
+    def begin_queue(self):
+        self.queue = c.c_void_p()
+        self.check(self.lib.fm_queue_create(self.handle, None, c.byref(self.queue)))
+
+    def end_queue(self):
+        """Its threads have ended when this returns."""
         self.lib.fm_queue_destroy(self.queue)
+
+    def detach(self):
+        self.end_queue()
         super().detach()
 
     # ---- writing ----

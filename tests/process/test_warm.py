@@ -20,9 +20,8 @@ import time
 import pytest
 
 import pool_client
-from conftest import BIN
-from pool_client import DEVICES, DISCONNECTED, Pool, bytes_of
-from test_tenants import hello
+from conftest import BIN, until
+from pool_client import DEVICES, DISCONNECTED, Pool, bytes_of, hello
 
 KILLS = int(os.environ.get("WARM_KILLS", "12"))
 LENGTH = 65536
@@ -65,13 +64,6 @@ class Held:
 
     def kept(self):
         return self.system.control("info")["kept"]
-
-
-def until(claim, limit=60):
-    end = time.monotonic() + limit
-    while not claim():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def put(pool, numbers, length=LENGTH):
@@ -463,14 +455,21 @@ def test_an_upgrade_that_would_fail_is_refused(system):
     assert held.pid != pid and held.kept()["resumed_blocks"] == 5 and not held.lines("FM160[23]")
 
 
+def read(path):
+    if not os.path.exists(path):
+        return ""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
 def test_a_port_that_is_free_in_a_moment_is_waited_for(system):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        other = system.start(f"{BIN}/fabricmgrd", "--socket", f"{system.folder}/other", "--size", "16M",
+        trace = f"{system.folder}/trace"
+        other = system.start("strace", "-D", "-f", "-qq", "-o", trace, "-e", "trace=bind,listen",
+                             f"{BIN}/fabricmgrd", "--socket", f"{system.folder}/other", "--size", "16M",
                              "--redis", f"127.0.0.1:{port}")
-        # It has its socket before it tries the port.
-        until(lambda: os.path.exists(f"{system.folder}/other"))
-        time.sleep(0.3)
+        until(lambda: "EADDRINUSE" in read(trace))
     other.wait_for("ready")
     assert other.stop() == 0
 
