@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A pool that is smaller than one context: what cannot fit is refused at once, what outgrows it ends."""
 import subprocess
-import time
 
 import pytest
 
@@ -21,11 +20,9 @@ def test_a_server_with_a_small_pool(system, wide_model, monkeypatch):
     monkeypatch.setattr(conftest, "MODEL", wide_model)
     server = system.serve("--pool-size", "8M", "--model-name", "wide")
     server.wait_for("room for the KV of 1024 tokens")
-    start = time.monotonic()
     status, answer = post(server.port, "/v1/completions", {"model": "wide", "prompt": "a" * 1100,
                                                           "max_tokens": 5})
     assert status == 400 and "1100 tokens: the whole pool" in answer["error"]["message"], answer
-    assert time.monotonic() - start < 10
     status, answer = post(server.port, "/v1/completions", {"model": "wide", "prompt": "a" * 1000,
                                                           "max_tokens": 100, "ignore_eos": True})
     assert status == 200 and answer["choices"][0]["finish_reason"] == "length"
@@ -40,26 +37,3 @@ def test_run_with_a_small_pool(wide_model):
     out = subprocess.run([f"{BIN}/fabric-engine", "run", "-m", wide_model, "--pool-size", "8M", "-p",
                           "a" * 1100], capture_output=True, text=True, check=False, timeout=60)
     assert out.returncode == 1 and "enlarge the pool" in out.stderr, out
-
-
-def test_a_worker_that_cannot_start_says_why(system, tiny_model):
-    out = subprocess.run([f"{BIN}/fabric-engine", "serve", "-m", tiny_model, "--listen", "127.0.0.1:0",
-                          "--logits-log", "/sys/x"], capture_output=True, text=True, check=False,
-                         timeout=60)
-    assert out.returncode == 1 and "/sys/x: cannot be written" in out.stderr.splitlines()[-1], out
-
-
-def test_a_worker_given_twice_is_refused(tiny_model):
-    out = subprocess.run([f"{BIN}/fabric-engine", "router", "-m", tiny_model, "--worker", "unix:/tmp/w",
-                          "--worker", "unix:/tmp/w"], capture_output=True, text=True, check=False,
-                         timeout=60)
-    assert out.returncode == 2 and "given twice" in out.stderr, out
-
-
-def test_a_request_without_any_worker_says_so(system, tiny_model):
-    router = system.start(f"{BIN}/fabric-engine", "router", "-m", tiny_model, "--listen", "127.0.0.1:0",
-                          "--worker", f"unix:{system.folder}/none", "--deadline", "1", "--model-name",
-                          "tiny")
-    router.port = int(router.wait_for(r"http://127\.0\.0\.1:(\d+)")[1])
-    status, answer = post(router.port, "/v1/completions", {"model": "tiny", "prompt": "hello"})
-    assert status == 503 and "no worker that can decode" in answer["error"]["message"], answer
