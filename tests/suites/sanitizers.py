@@ -34,21 +34,22 @@ def sanitized(variant, name, options):
         }, f"{variant}/{name}")
 
 
-def in_pairs(variant, names, options):
+def side_by_side(variant, names, options):
+    """As many files at a time as there are processors."""
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for verdict in pool.map(lambda name: sanitized(variant, name, options), names):
             report(*verdict)
 
 
 def asan():
-    in_pairs("asan", FILES, {"ASAN_OPTIONS": f"{ASAN}:{{log}}",
-                             "UBSAN_OPTIONS": "print_stacktrace=1:{log}"})
+    side_by_side("asan", FILES, {"ASAN_OPTIONS": f"{ASAN}:{{log}}",
+                                 "UBSAN_OPTIONS": "print_stacktrace=1:{log}"})
 
 
 def tsan():
     """The units that `make VARIANT=tsan tsan-units` builds, a planted race, and processes."""
     options = "exitcode=66:second_deadlock_stack=1"
-    check_binaries("tsan", {"TSAN_OPTIONS": options, "MIXES": "10"})
+    check_binaries("tsan", {"TSAN_OPTIONS": options})
     race = f"{TOP}/build/tsan/plants/UNORDERED_DROP"
     if not os.path.exists(race):
         report("plants/UNORDERED_DROP", 0, 1, 0, 0.0, "no test program: make VARIANT=tsan tsan-units")
@@ -57,4 +58,4 @@ def tsan():
     is_found = "data race" in text
     report("plants/UNORDERED_DROP", int(is_found), int(not is_found), 0, seconds,
            f"the race was not found\n{text}")
-    in_pairs("tsan", THREADED, {"TSAN_OPTIONS": f"{options}:{{log}}"})
+    side_by_side("tsan", THREADED, {"TSAN_OPTIONS": f"{options}:{{log}}"})
