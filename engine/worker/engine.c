@@ -103,6 +103,17 @@ static int take_namespace(struct fm_engine *engine)
 	return err;
 }
 
+static void warn_of_a_small_pool(const struct fm_engine *engine)
+{
+	uint64_t most = fm_kv_cache_tokens_max(engine->cache);
+
+	if (most < engine->max_tokens)
+		fm_log(FM_LOG_WARNING,
+		       FM2209 "the pool has room for the KV of %llu tokens, the model's context "
+			      "is %u: what needs more is refused or ends early; enlarge the pool",
+		       (unsigned long long)most, engine->max_tokens);
+}
+
 int fm_engine_create(const struct fm_engine_options *options, fm_engine_listener *listener,
 		     void *context, struct fm_engine **out)
 {
@@ -142,12 +153,7 @@ int fm_engine_create(const struct fm_engine_options *options, fm_engine_listener
 		err = take_namespace(engine);
 	if (err)
 		goto fail;
-	if (fm_kv_cache_tokens_max(engine->cache) < engine->max_tokens)
-		fm_log(FM_LOG_WARNING,
-		       FM2209 "the pool has room for the KV of %llu tokens, the model's context "
-			      "is %u: what needs more is refused or ends early; enlarge the pool",
-		       (unsigned long long)fm_kv_cache_tokens_max(engine->cache),
-		       engine->max_tokens);
+	warn_of_a_small_pool(engine);
 	*out = engine;
 	return 0;
 fail:
@@ -406,6 +412,7 @@ static bool have_pool(struct fm_engine *engine)
 	struct timespec pause = {.tv_nsec = REATTACH_PAUSE_NS};
 	struct fm_pool *pool = fm_kv_cache_pool(engine->cache);
 	char why[256];
+	int err;
 
 	if (pool && fm_pool_is_connected(pool)) {
 		engine->reattach_tries = 0;
@@ -415,12 +422,15 @@ static bool have_pool(struct fm_engine *engine)
 		fm_log(FM_LOG_WARNING,
 		       FM2201 "the pool's daemon is gone; waiting for it to come back");
 	lose_pool(engine);
-	if (!fm_kv_cache_reattach(engine->cache)) {
+	err = fm_kv_cache_reattach(engine->cache);
+	if (!err) {
 		fm_log(FM_LOG_INFO, FM2202 "attached to the pool again");
+		warn_of_a_small_pool(engine);
 		engine->reattach_tries = 0;
 		return true;
 	}
-	if (++engine->reattach_tries >= REATTACH_TRIES_MAX) {
+	/* Time does not change what is not permitted. */
+	if (++engine->reattach_tries >= REATTACH_TRIES_MAX || err == FM_ERR_PERMISSION) {
 		strncpy(why, fm_error_detail(), sizeof(why) - 1);
 		why[sizeof(why) - 1] = 0;
 		fm_engine_refuse_all(engine, why);

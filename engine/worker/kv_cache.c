@@ -4,6 +4,7 @@
  * Invariant: n_offered * tokens_per_block <= n_computed <= n_tokens; a held block is leased exactly
  * when its lease is not UINT32_MAX, else it is staged by this process.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,7 @@ struct fm_kv_cache {
 	struct fm_pool *pool;
 	uint32_t max_blocks;
 	uint64_t pool_blocks; /* what the attached pool holds of our size */
+	char salt[64];	      /* of the tenant, as it was when this was opened */
 };
 
 struct fm_kv_sequence {
@@ -74,6 +76,7 @@ int fm_kv_cache_open(const struct fm_kv_cache_options *options, struct fm_kv_cac
 		fm_kv_cache_close(cache);
 		return err;
 	}
+	snprintf(cache->salt, sizeof(cache->salt), "%s", fm_pool_salt(cache->pool));
 	*out = cache;
 	return 0;
 }
@@ -111,7 +114,20 @@ int fm_kv_cache_reattach(struct fm_kv_cache *cache)
 		fm_pool_detach(cache->pool);
 	cache->pool = NULL;
 	err = fm_pool_attach(&cache->options.attach, &cache->pool);
-	return err ? err : measure_pool(cache);
+	if (err)
+		return err;
+	err = measure_pool(cache);
+	/* Its names of blocks, which it has told to others, are made with the old one. */
+	if (!err && strcmp(cache->salt, fm_pool_salt(cache->pool)))
+		err = fm_fail(FM_ERR_PERMISSION,
+			      "the pool came back with another salt for tenant %s: start this "
+			      "program again",
+			      fm_pool_tenant(cache->pool));
+	if (err) {
+		fm_pool_detach(cache->pool);
+		cache->pool = NULL;
+	}
+	return err;
 }
 
 /* Keys of the full blocks among the first n_tokens that are not yet known. */

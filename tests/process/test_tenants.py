@@ -476,6 +476,40 @@ def test_an_engine_has_the_salt_of_its_tenant(node, tiny_model):
     assert blocks_after("batch") == n             # what search has was not found
 
 
+def generate(path):
+    """The last event of a request to a worker."""
+    with socket.socket(socket.AF_UNIX) as wire:
+        wire.settimeout(60)
+        wire.connect(path)
+        wire.sendall(b'{"op":"generate","id":1,"tokens":[5,6,7],"max_tokens":2}\n')
+        for line in wire.makefile("rb"):
+            event = json.loads(line)
+            if event.get("event") in ("done", "error"):
+                return event
+    raise AssertionError("the worker hung up")
+
+
+def test_an_engine_does_not_go_on_under_another_salt(node, system, tiny_model):
+    """The router was told of names that are made with the old one: only a new start helps, and it says so."""
+    path = f"{node.folder}/worker.sock"
+    worker = system.start(f"{BIN}/fabric-engine", "worker", "--role", "both", "-m", tiny_model, "--pool-socket",
+                          node.socket("research"), "--listen", f"unix:{path}",
+                          env={**os.environ, "FABRICMGR_TENANT": "search"})
+    worker.wait_for(r"\bready$")
+    assert generate(path)["event"] == "done"
+    for salt, expected in (("pepper\n", "done"), ("vinegar\n", "error")):
+        node.daemon.kill()
+        node.daemon.process.wait()
+        with open(f"{node.folder}/salt", "w", encoding="utf-8") as file:
+            file.write(salt)
+        node.daemon = system.start(f"{BIN}/fabricmgrd", "--config", node.config)
+        node.daemon.wait_for(r"\bready$")
+        event = generate(path)
+        assert event["event"] == expected, event
+    assert "another salt" in event["message"] and "start this program again" in event["message"]
+    assert "vinegar" not in json.dumps(event)
+
+
 # ---- blocks that are on NVMe alone ----
 
 REPLACE, N_EACH = 1, 12
