@@ -76,8 +76,16 @@ static struct fm_key key_of(struct fm_resp *front, struct text name, bool is_emp
 	return key;
 }
 
-/* How long a value on NVMe is waited for. */
+/* How long a value on NVMe is waited for, under both of its keys. */
 #define FETCH_NS (1000ull * 1000 * 1000)
+
+/* In memory now, from NVMe if need be, by @deadline at the latest. */
+static bool is_there(struct fm_resp *front, const struct fm_key *key, uint64_t deadline)
+{
+	uint64_t now = fm_clock_ns();
+
+	return fm_pool_fetch(front->pool, key, 1, now < deadline ? deadline - now : 1) == 1;
+}
 
 enum found { FOUND_NOTHING, FOUND_EMPTY, FOUND_VALUE };
 
@@ -86,14 +94,15 @@ static enum found find(struct fm_resp *front, struct text name, bool redeems,
 		       struct fm_block *block)
 {
 	struct fm_key key = key_of(front, name, false);
+	uint64_t deadline = fm_clock_ns() + FETCH_NS;
 
 	if (redeems && resp_holds_take(front, &key, block))
 		return FOUND_VALUE;
-	if (fm_pool_fetch(front->pool, &key, 1, FETCH_NS) == 1 &&
+	if (is_there(front, &key, deadline) &&
 	    fm_pool_acquire(front->pool, &key, 1, block) == 1)
 		return FOUND_VALUE;
 	key = key_of(front, name, true);
-	return fm_pool_fetch(front->pool, &key, 1, FETCH_NS) == 1 ? FOUND_EMPTY : FOUND_NOTHING;
+	return is_there(front, &key, deadline) ? FOUND_EMPTY : FOUND_NOTHING;
 }
 
 /* ---- storing ---- */
@@ -180,15 +189,15 @@ static int store(struct resp_connection *connection, struct text name, uint32_t 
 	uint32_t crc32c = 0;
 	struct fm_block block = staged_value(connection, value, is_empty, &crc32c), held;
 	struct fm_seal seal = {.block = &block, .key = key, .flags = is_new ? 0 : FM_SEAL_REPLACE};
-	bool had_other;
+	uint64_t deadline = fm_clock_ns() + FETCH_NS;
 	int err;
 
 	if (!block.data)
 		return FM_ERR_IO;
-	had_other = fm_pool_match(front->pool, &other, 1) == 1;
-	err = is_new && had_other ? FM_ERR_EXISTS
-				  : fm_block_seal_summed(front->pool, &front->ns, &seal, &crc32c,
-							 1, FM_ANSWER_NS);
+	err = is_new && (is_there(front, &key, deadline) || is_there(front, &other, deadline))
+		      ? FM_ERR_EXISTS
+		      : fm_block_seal_summed(front->pool, &front->ns, &seal, &crc32c, 1,
+					     FM_ANSWER_NS);
 	if (err) {
 		fm_block_discard(front->pool, &block, 1);
 		if (err != FM_ERR_EXISTS)
@@ -196,8 +205,12 @@ static int store(struct resp_connection *connection, struct text name, uint32_t 
 		return err;
 	}
 	fm_block_release(front->pool, &block, 1);
-	if (had_other)
-		fm_pool_remove(front->pool, &other, 1);
+	/* Whether it is on NVMe only the daemon knows. */
+	if ((front->pool->has_nvme || fm_pool_match(front->pool, &other, 1) == 1) &&
+	    (err = (int)fm_pool_remove(front->pool, &other, 1)) < 0) {
+		reply_pool_error(connection, err);
+		return err;
+	}
 	/* What EXISTS promised was the old value. */
 	if (resp_holds_take(front, is_empty ? &other : &key, &held))
 		fm_block_release(front->pool, &held, 1);

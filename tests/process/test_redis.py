@@ -327,6 +327,33 @@ def test_clients_that_do_not_read_have_one_bound_together(redis):
         assert [wires[0].reply() == text for _ in range(100)] == [True] * 100
 
 
+@pytest.mark.parametrize("old, new", ((b"v" * 50000, b""), (b"", b"v" * 50000)), ids=("emptied", "filled"))
+def test_a_value_on_nvme_alone_counts_as_there(system, old, new):
+    path = f"{system.folder}/redis.sock"
+    system.daemon("16M", "--redis", f"unix:{path}", "--policy", "lru",
+                  "--nvme", f"{system.folder}/log", "--nvme-size", "272M")
+
+    def stored():
+        return system.control("status")["nvme"]["stored"]
+
+    with contextlib.closing(Wire(path)) as wire:
+        names = ("kept", "replaced")
+        for name in names:
+            assert wire.ask("SET", name, old) == "OK"
+        deadline = time.monotonic() + 60
+        while stored() < len(names):
+            assert time.monotonic() < deadline, "the values do not get to NVMe"
+            time.sleep(0.05)
+        for i in range(80):
+            assert wire.ask("SET", f"other{i}", b"o" * 300000) == "OK"
+        fetched = system.control("status")["nvme"]["fetched"]
+        assert wire.ask("SET", names[0], new, "NX") is None
+        assert system.control("status")["nvme"]["fetched"] > fetched, "they were in memory all the time"
+        assert wire.ask("GET", names[0]) == old
+        assert wire.ask("SET", names[1], new) == "OK" and wire.ask("GET", names[1]) == new
+        assert wire.ask("DEL", names[1]) == 1 and wire.ask("GET", names[1]) is None
+
+
 def test_many_clients_read_what_others_wrote_whole(redis):
     """Values name themselves in every 64 bytes, so that a torn one is seen."""
     faults, ends = [], threading.Event()
