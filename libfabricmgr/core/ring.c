@@ -2,12 +2,17 @@
 /*
  * The ring's positions and its two sleep flags. Pure; a ring has one submitting and one serving
  * thread at a time (the client's lock sees to the first).
- * Invariant: work is published before the fence and the flag is read after it; the sleeper sets the
- * flag before its fence and looks for work after it. So one of the two always sees the other.
+ * Invariant: work, or room, is published before the fence and the flag is read after it; the
+ * sleeper sets the flag before its fence and looks after it. So one of the two always sees the
+ * other.
  */
 #include "core/ring.h"
 
 #define MASK (FM_RING_ENTRIES - 1)
+
+/* What a sleep flag says. */
+enum { AWAKE = 0, FOR_WORK = 1, FOR_ROOM = 2 };
+
 _Static_assert((FM_RING_ENTRIES & MASK) == 0, "positions are masked");
 
 uint32_t fm_ring_room(const struct fm_ring *ring)
@@ -29,17 +34,26 @@ static bool take_flag(uint32_t *flag)
 {
 	fm_fence(); /* after publishing; pairs with the fence in sleep_on() */
 	/* Relaxed: the fences order the flag and what it is about; it carries no data. */
-	return fm_load_relaxed(flag) && __atomic_exchange_n(flag, 0, __ATOMIC_RELAXED);
+	return fm_load_relaxed(flag) && __atomic_exchange_n(flag, AWAKE, __ATOMIC_RELAXED);
+}
+
+bool fm_ring_must_tell_daemon(struct fm_ring *ring)
+{
+	uint32_t *flag = &ring->shared->daemon_sleeps.value;
+
+	fm_fence(); /* after taking answers; pairs with the fence in fm_ring_daemon_block() */
+	return fm_load_relaxed(flag) == FOR_ROOM &&
+	       __atomic_exchange_n(flag, AWAKE, __ATOMIC_RELAXED) != AWAKE;
 }
 
 static bool sleep_on(uint32_t *flag, const uint32_t *tail, uint32_t position)
 {
-	fm_store_relaxed(flag, 1);
+	fm_store_relaxed(flag, FOR_WORK);
 	fm_fence(); /* before looking; pairs with the fence in take_flag() */
 	/* Acquire: pairs with the release of a tail in fm_ring_submit() or fm_ring_complete(). */
 	if (fm_load_acquire(tail) == position)
 		return true;
-	fm_store_relaxed(flag, 0);
+	fm_store_relaxed(flag, AWAKE);
 	return false;
 }
 
@@ -66,7 +80,7 @@ bool fm_ring_client_sleep(struct fm_ring *ring, uint32_t position)
 
 void fm_ring_client_awake(struct fm_ring *ring)
 {
-	fm_store_relaxed(&ring->shared->client_sleeps.value, 0); /* see take_flag() */
+	fm_store_relaxed(&ring->shared->client_sleeps.value, AWAKE); /* see take_flag() */
 }
 
 int fm_ring_take(struct fm_ring *ring, struct fm_submission *out)
@@ -115,7 +129,21 @@ bool fm_ring_daemon_sleep(struct fm_ring *ring)
 			ring->sq_position);
 }
 
+bool fm_ring_daemon_block(struct fm_ring *ring, uint32_t due)
+{
+	uint32_t *flag = &ring->shared->daemon_sleeps.value;
+	int room;
+
+	fm_store_relaxed(flag, FOR_ROOM);
+	fm_fence(); /* before looking; pairs with the fence in fm_ring_must_tell_daemon() */
+	room = fm_ring_completion_room(ring);
+	if (room >= 0 && (uint32_t)room <= due)
+		return true;
+	fm_store_relaxed(flag, AWAKE);
+	return false;
+}
+
 void fm_ring_daemon_awake(struct fm_ring *ring)
 {
-	fm_store_relaxed(&ring->shared->daemon_sleeps.value, 0); /* see take_flag() */
+	fm_store_relaxed(&ring->shared->daemon_sleeps.value, AWAKE); /* see take_flag() */
 }

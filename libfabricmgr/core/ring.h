@@ -88,6 +88,8 @@ uint32_t fm_ring_room(const struct fm_ring *ring);
 void fm_ring_submit(struct fm_ring *ring, const struct fm_submission *submission);
 /* True when the daemon sleeps and must be woken by its eventfd (at most once per sleep). */
 bool fm_ring_must_wake_daemon(struct fm_ring *ring);
+/* True when the daemon sleeps until answers are taken, and must be woken: after taking some. */
+bool fm_ring_must_tell_daemon(struct fm_ring *ring);
 bool fm_ring_completion(struct fm_ring *ring, struct fm_completion *out);
 /* Announces that the client is about to sleep; false when there is work after all, that is when
  * completions beyond @position (read under the client's lock) have come. */
@@ -101,6 +103,8 @@ int fm_ring_completion_room(const struct fm_ring *ring);
 void fm_ring_complete(struct fm_ring *ring, const struct fm_completion *completion);
 bool fm_ring_must_wake_client(struct fm_ring *ring);
 bool fm_ring_daemon_sleep(struct fm_ring *ring);
+/* Instead, when there is no room beyond the @due answers; false when there is some after all. */
+bool fm_ring_daemon_block(struct fm_ring *ring, uint32_t due);
 void fm_ring_daemon_awake(struct fm_ring *ring);
 
 #endif

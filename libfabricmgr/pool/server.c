@@ -78,7 +78,8 @@ int64_t fm_server_arena(struct fm_server *server, uint32_t tenant, uint32_t uid)
 }
 
 /* A table that the daemon writes and everybody else reads: mapped here, @fd for them. */
-static void *table_create(struct fm_keep *keep, const char *name, uint64_t bytes, int *fd)
+static void *table_create(struct fm_keep *keep, const char *kind, const char *name, uint64_t bytes,
+			  int *fd)
 {
 	int writable = fm_region_create(FM_RUNG_MEMFD, name, bytes);
 	void *memory = NULL;
@@ -95,10 +96,8 @@ static void *table_create(struct fm_keep *keep, const char *name, uint64_t bytes
 			memory = NULL;
 		}
 	}
-	if (memory && !strcmp(name, "fabricmgr-index"))
-		fm_keep_fd(keep, "index", 0, writable);
-	else if (memory)
-		fm_keep_fd(keep, "headers", 0, writable);
+	if (memory)
+		fm_keep_fd(keep, kind, 0, writable);
 	close(writable);
 	return memory;
 }
@@ -167,10 +166,10 @@ static int create_memory(struct fm_server *server, const struct fm_server_option
 		if (err)
 			return err;
 	}
-	server->index = table_create(server->keep, "fabricmgr-index", server->index_bytes,
+	server->index = table_create(server->keep, "index", "fabricmgr-index", server->index_bytes,
 				     &server->index_fd);
-	server->headers = table_create(server->keep, "fabricmgr-headers", server->header_bytes,
-				       &server->header_fd);
+	server->headers = table_create(server->keep, "headers", "fabricmgr-headers",
+				       server->header_bytes, &server->header_fd);
 	if (!server->index || !server->headers)
 		return FM_ERR_IO;
 	fm_index_format(server->index, server->entries_max, server->incarnation, random[1]);
@@ -674,7 +673,8 @@ static bool fall_asleep(struct fm_server *server)
 	bool may_sleep = true;
 
 	for (struct fm_session *s = server->sessions; s; s = s->next)
-		if (s->is_attached && !s->is_blocked && !fm_ring_daemon_sleep(&s->ring))
+		if (s->is_attached && !(s->is_blocked ? fm_ring_daemon_block(&s->ring, s->waiting)
+						      : fm_ring_daemon_sleep(&s->ring)))
 			may_sleep = false;
 	return may_sleep;
 }

@@ -25,13 +25,18 @@
 
 #define UNANSWERED INT32_MIN
 
-static void wake_daemon(struct fm_pool *pool)
+static void signal_daemon(struct fm_pool *pool)
 {
 	uint64_t one = 1;
 
-	if (fm_ring_must_wake_daemon(&pool->ring) &&
-	    write(pool->submitted, &one, sizeof(one)) < 0 && errno != EAGAIN)
+	if (write(pool->submitted, &one, sizeof(one)) < 0 && errno != EAGAIN)
 		fm_pool_gone(pool);
+}
+
+static void wake_daemon(struct fm_pool *pool)
+{
+	if (fm_ring_must_wake_daemon(&pool->ring))
+		signal_daemon(pool);
 }
 
 /* ---- answers ---- */
@@ -67,7 +72,7 @@ static void undo(struct fm_pool *pool, const struct fm_flight *flight,
 static bool deliver(struct fm_pool *pool)
 {
 	struct fm_completion completion;
-	bool came = false;
+	bool came = false, has_undone = false;
 
 	while (fm_ring_completion(&pool->ring, &completion)) {
 		struct fm_flight *flight;
@@ -81,13 +86,20 @@ static bool deliver(struct fm_pool *pool)
 			flight->batch->pending--;
 		} else {
 			undo(pool, flight, &completion);
+			has_undone = true;
 		}
 		flight->is_used = false;
 		pool->free_flights[pool->free_flight_count++] = (uint32_t)completion.tag;
 	}
-	if (came)
-		pthread_cond_broadcast(&pool->ring_changed);
-	return came;
+	/* Discards may have filled the ring, and nothing else would get in until they are taken. */
+	if (has_undone)
+		wake_daemon(pool);
+	if (!came)
+		return false;
+	if (fm_ring_must_tell_daemon(&pool->ring))
+		signal_daemon(pool);
+	pthread_cond_broadcast(&pool->ring_changed);
+	return true;
 }
 
 /* Waits for the daemon without the lock: spins a little, then sleeps on the eventfd. @position: how
@@ -187,15 +199,18 @@ static void abandon(struct fm_pool *pool, struct fm_batch *batch)
 /*
  * Submits @n (at most WINDOW) entries and waits for all answers. Not answered in time, or the
  * daemon gone: their completions hold FM_ERR_DEADLINE or FM_ERR_DISCONNECTED. @leases: of seals, or
- * NULL. @together: nothing of another thread comes between them.
+ * NULL. @together: nothing of another thread comes between them. Returns how many were submitted;
+ * the daemon will never hear of the others.
  */
-static void exchange_all(struct fm_pool *pool, struct fm_submission *s, uint32_t n,
-			 const uint32_t *leases, struct fm_completion *completions,
-			 uint64_t deadline, bool together)
+static uint32_t exchange_all(struct fm_pool *pool, struct fm_submission *s, uint32_t n,
+			     const uint32_t *leases, struct fm_completion *completions,
+			     uint64_t deadline, bool together)
 {
 	uint32_t at_least = together ? n : 1;
 	struct fm_batch batch = {.completions = completions};
 	uint32_t sent = 0, fresh = 0;
+	bool may_get_room;
+	uint64_t now;
 
 	for (uint32_t i = 0; i < n; i++)
 		completions[i] = (struct fm_completion){.result = UNANSWERED};
@@ -215,9 +230,14 @@ static void exchange_all(struct fm_pool *pool, struct fm_submission *s, uint32_t
 			FM_KILL_POINT("ring: submitted, daemon woken");
 			fresh = 0;
 		}
-		if ((sent == n && !batch.pending) || is_gone(pool) || fm_clock_ns() >= deadline)
+		now = fm_clock_ns();
+		if ((sent == n && !batch.pending) || is_gone(pool) || now >= deadline)
 			break;
-		wait_for_change(pool, deadline);
+		/* Who takes a discard says nothing, so room in the ring is looked for. */
+		may_get_room = sent < n && pool->free_flight_count >= at_least;
+		wait_for_change(pool, may_get_room && deadline - now > FM_NS_PER_MS
+					      ? now + FM_NS_PER_MS
+					      : deadline);
 	}
 	deliver(pool);
 	if (batch.pending)
@@ -227,6 +247,7 @@ static void exchange_all(struct fm_pool *pool, struct fm_submission *s, uint32_t
 			completions[i].result =
 				is_gone(pool) ? FM_ERR_DISCONNECTED : FM_ERR_DEADLINE;
 	pthread_mutex_unlock(&pool->ring_lock);
+	return sent;
 }
 
 static void exchange(struct fm_pool *pool, struct fm_submission *s, uint32_t n,
@@ -249,9 +270,12 @@ static void send_discards(struct fm_pool *pool, const struct fm_block *blocks, s
 
 	pthread_mutex_lock(&pool->ring_lock);
 	while (sent < n && !is_gone(pool) && fm_clock_ns() < deadline) {
-		if (fm_ring_room(&pool->ring)) {
-			if (blocks[sent].data && blocks[sent].lease == FM_NO_LEASE)
-				submit_discard(pool, blocks[sent].entry, blocks[sent].generation);
+		const struct fm_block *block = &blocks[sent];
+		bool is_staged = block->data && block->lease == FM_NO_LEASE;
+
+		if (!is_staged || fm_ring_room(&pool->ring)) {
+			if (is_staged)
+				submit_discard(pool, block->entry, block->generation);
 			sent++;
 			continue;
 		}
@@ -461,7 +485,7 @@ static int seal_piece(struct fm_pool *pool, const struct fm_digest *ns, struct f
 {
 	struct fm_submission submissions[WINDOW];
 	struct fm_completion completions[WINDOW];
-	uint32_t leases[WINDOW];
+	uint32_t leases[WINDOW], sent;
 	int first = 0;
 
 	if (!fm_leases_reserve(pool, leases, n))
@@ -492,7 +516,8 @@ static int seal_piece(struct fm_pool *pool, const struct fm_digest *ns, struct f
 			       block->generation, FM_LOW(extent));
 	}
 	FM_KILL_POINT("seal: leases written");
-	exchange_all(pool, submissions, n, leases, completions, fm_clock_ns() + wait_ns, is_group);
+	sent = exchange_all(pool, submissions, n, leases, completions, fm_clock_ns() + wait_ns,
+			    is_group);
 	FM_KILL_POINT("seal: answered");
 	for (uint32_t i = 0; i < n; i++) {
 		int result = completions[i].result;
@@ -500,7 +525,7 @@ static int seal_piece(struct fm_pool *pool, const struct fm_digest *ns, struct f
 		seals[i].result = result;
 		if (!result) {
 			seals[i].block->lease = fm_hold(pool, leases[i]);
-		} else if (result == FM_ERR_DEADLINE) {
+		} else if (result == FM_ERR_DEADLINE && i < sent) {
 			/* The answer may still come; it will find nobody and be undone. */
 			*seals[i].block = (struct fm_block){.lease = FM_NO_LEASE};
 		} else if (result == FM_ERR_DISCONNECTED) {
@@ -618,16 +643,34 @@ int fm_group_seal(struct fm_pool *pool, const struct fm_digest *ns, struct fm_se
 	return fm_pool_explain(pool, err, "sealing a group");
 }
 
+/* Leased one by one, and then found once more: so at the first of these looks all were there. */
+static bool are_all_found(const struct fm_pool *pool, const struct fm_key *keys, size_t n,
+			  const struct fm_block *blocks)
+{
+	for (size_t i = 0; i < n; i++) {
+		uint64_t word;
+
+		if (fm_index_find(&pool->index, &keys[i], &word) != blocks[i].entry ||
+		    FABRICMGR_WORD_GENERATION(word) != blocks[i].generation)
+			return false;
+	}
+	return true;
+}
+
 int fm_group_acquire(struct fm_pool *pool, const struct fm_key *keys, size_t n,
 		     struct fm_block *blocks)
 {
-	int64_t got = fm_pool_acquire(pool, keys, n, blocks);
+	for (uint32_t tries = 0; tries < FM_ACQUIRE_RETRIES; tries++) {
+		int64_t got = fm_pool_acquire(pool, keys, n, blocks);
 
-	if (got < 0)
-		return (int)got;
-	if ((size_t)got == n && n)
-		return 0;
-	fm_block_release(pool, blocks, (size_t)got);
+		if (got < 0)
+			return (int)got;
+		if ((size_t)got == n && n && are_all_found(pool, keys, n, blocks))
+			return 0;
+		fm_block_release(pool, blocks, (size_t)got);
+		if ((size_t)got < n || !n)
+			break;
+	}
 	return fm_fail(FM_ERR_NOT_FOUND, "of a group of %zu blocks not all are in the pool", n);
 }
 

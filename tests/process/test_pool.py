@@ -246,6 +246,30 @@ def test_a_stopped_daemon_does_not_hold_a_caller_beyond_its_deadline(daemon):
     pool.detach()
 
 
+def test_a_seal_that_was_never_submitted_leaves_its_block_staged(daemon):
+    pool = Pool(daemon.socket)
+    pool.put(1, 4096)
+    block = pool.stage(4096)[0]
+    ctypes.memmove(block.data, bytes_of(2, 4096), 4096)
+    daemon.process.send_signal(signal.SIGSTOP)
+    try:
+        half = 128  # of FM_RING_ENTRIES
+        for _ in range(2):  # nobody takes these from the ring, so nothing else gets in
+            blocks = (pool_client.Block * half)()
+            assert pool.lib.fm_block_stage(pool.handle, ctypes.c_uint64(4096), ctypes.c_size_t(half),
+                                           blocks, ctypes.c_uint64(1)) == -7
+        assert pool.seal(block, 2) == -7 and block.data
+    finally:
+        daemon.process.send_signal(signal.SIGCONT)
+    assert pool.seal(block, 2) == 0 and pool.verify(block) == 0
+    assert ctypes.string_at(block.data, 4096) == bytes_of(2, 4096)
+    until(lambda: daemon.status()["blocks"]["staging"] == 0)
+    daemon.ctl("evict")
+    client = [one for one in daemon.status()["clients"] if one["pid"] == os.getpid()]
+    assert [one["leases"] for one in client] == [2] and pool.match(1) == 1 and pool.match(2) == 1
+    pool.detach()
+
+
 def test_a_deadline_that_passes_costs_no_lease(daemon):
     """The daemon stands still; the request fails in time, and what is held stays held and whole."""
     pool = Pool(daemon.socket)
