@@ -82,7 +82,6 @@ static uint64_t remaining_ms(uint64_t deadline)
 	return now >= deadline ? 0 : (deadline - now + FM_NS_PER_MS - 1) / FM_NS_PER_MS;
 }
 
-/* One request and its reply, with the descriptors that came. The caller holds socket_lock. */
 static void close_all(const int *fds, int n)
 {
 	for (int i = 0; i < n; i++)
@@ -103,6 +102,7 @@ static int skip_late_replies(struct fm_pool *pool)
 	return 0;
 }
 
+/* One request and its reply, with the descriptors that came. The caller holds socket_lock. */
 static int exchange(struct fm_pool *pool, struct fm_wire_request *request,
 		    struct fm_wire_reply *reply, int *fds, int *n_fds, uint64_t deadline)
 {
@@ -111,11 +111,15 @@ static int exchange(struct fm_pool *pool, struct fm_wire_request *request,
 	int64_t got;
 
 	*n_fds = 0; /* whatever happens, only what came is the caller's to close */
-	if (pool->unanswered == FM_UNANSWERED_MAX && skip_late_replies(pool))
-		return fm_fail(FM_ERR_DEADLINE,
-			       "the pool's daemon has not answered the last %u requests: it is "
-			       "stopped; let it go on, or detach and do without the pool",
-			       FM_UNANSWERED_MAX);
+	err = pool->unanswered == FM_UNANSWERED_MAX ? skip_late_replies(pool) : 0;
+	if (err)
+		return err != FM_ERR_BUSY
+			       ? err
+			       : fm_fail(FM_ERR_DEADLINE,
+					 "the pool's daemon has not answered the last %u requests: "
+					 "it is "
+					 "stopped; let it go on, or detach and do without the pool",
+					 FM_UNANSWERED_MAX);
 	request->head.magic = FM_WIRE_MAGIC;
 	request->head.version = FM_WIRE_VERSION;
 	request->head.size = sizeof(*request);

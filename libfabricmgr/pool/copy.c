@@ -131,8 +131,8 @@ static int put_batch(struct fm_pool *pool, const struct fm_digest *ns, struct fm
 
 	hold_parents(pool, puts, n, leases);
 	err = stage(pool, length, n, blocks, deadline_ns, gate);
-	for (size_t i = 0; i < n && err; i++)
-		fm_leases_let_go(pool, leases[i]);
+	for (size_t i = 0; i < n; i++)
+		fm_leases_let_go(pool, leases[i]); /* the seals need places in the table, too */
 	for (size_t i = 0; i < n; i++)
 		puts[i].result = err ? err : FM_ERR_CANCELLED;
 	if (err)
@@ -154,17 +154,15 @@ static int put_batch(struct fm_pool *pool, const struct fm_digest *ns, struct fm
 	for (size_t i = 0; i < n; i++)
 		if (puts[i].result && puts[i].result != FM_ERR_EXISTS && !first)
 			first = puts[i].result;
-	for (size_t i = 0; i < n; i++)
-		fm_leases_let_go(pool, leases[i]);
 	fm_block_release(pool, blocks, n); /* those that were sealed */
 	fm_block_discard(pool, blocks, n); /* the others */
 	return first;
 }
 
-/* Nobody answers: to ask again would cost the grace once more, for each that is left. */
-static bool is_silent(int err)
+/* The same would become of each that is left: nobody answers, or nobody wants it any more. */
+static bool ends_all(int err)
 {
-	return err == FM_ERR_DEADLINE || err == FM_ERR_DISCONNECTED;
+	return err == FM_ERR_DEADLINE || err == FM_ERR_DISCONNECTED || err == FM_ERR_CANCELLED;
 }
 
 int fm_parts_put(struct fm_pool *pool, const struct fm_digest *ns, struct fm_put_parts *puts,
@@ -194,7 +192,7 @@ int fm_parts_put(struct fm_pool *pool, const struct fm_digest *ns, struct fm_put
 		if (err && !first)
 			first = err;
 		done += batch;
-		while (is_silent(err) && done < n)
+		while (ends_all(err) && done < n)
 			puts[done++].result = err;
 	}
 	/* Last, since the puts behind it have words of their own. */
@@ -260,9 +258,9 @@ int fm_pool_put(struct fm_pool *pool, const struct fm_digest *ns, struct fm_put 
 			puts[done + i].result = batch[i].result;
 		if (err && !first)
 			first = err;
-		for (size_t i = done + piece; is_silent(err) && i < n; i++)
+		for (size_t i = done + piece; ends_all(err) && i < n; i++)
 			puts[i].result = err;
-		if (is_silent(err))
+		if (ends_all(err))
 			break;
 	}
 	return first;

@@ -166,12 +166,8 @@ int fm_keep_begin(struct fm_server *server, uint64_t seed)
 	return 0;
 }
 
-void fm_keep_close(struct fm_server *server)
+void fm_kept_free(struct fm_keep *keep)
 {
-	struct fm_keep *keep = server->keep;
-
-	if (!keep)
-		return;
 	while (keep->kept) {
 		struct fm_kept *kept = keep->kept;
 
@@ -180,6 +176,16 @@ void fm_keep_close(struct fm_server *server)
 		close(kept->fd);
 		free(kept);
 	}
+	keep->n_kept = 0;
+}
+
+void fm_keep_close(struct fm_server *server)
+{
+	struct fm_keep *keep = server->keep;
+
+	if (!keep)
+		return;
+	fm_kept_free(keep);
 	fm_region_unmap(keep->state, sizeof(*keep->state));
 	free(keep);
 	server->keep = NULL;

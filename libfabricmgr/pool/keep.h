@@ -110,6 +110,8 @@ uint64_t fm_keep_next(const struct fm_keep *keep);
 void fm_keep_info(const struct fm_keep *keep, struct fm_pool_info *info);
 
 /* Between keep.c and resume.c. */
+/* Forgets the clients of before, as if none had been kept. */
+void fm_kept_free(struct fm_keep *keep);
 void fm_keep_find(struct fm_server *server, const struct fm_server_options *options);
 uint32_t fm_state_checksum(const struct fm_state *state);
 uint32_t fm_state_arena_checksum(const struct fm_state_arena *arena);

@@ -11,6 +11,9 @@
 #include "pool/copy.h"
 #include "pool/queue.h"
 
+/* Gets that are fetched with the first one that is not in memory: as many as are read at once. */
+#define GETS_AHEAD 64u
+
 /* ---- taking a request ---- */
 
 static int check_parts(const struct iovec *parts, uint32_t n_parts, const char *what, size_t i)
@@ -162,18 +165,16 @@ static uint64_t time_left(const struct fm_task *task)
 	return now < task->deadline ? task->deadline - now : 0;
 }
 
-/* fm_pool_fetch() in slices, so that a cancelled request does not keep its worker. */
-static int64_t fetch(struct fm_pool *pool, struct fm_task *task, size_t first)
+/* fm_pool_fetch() of @n keys in slices, so that a cancelled request does not keep its worker. */
+static int64_t fetch(struct fm_pool *pool, struct fm_task *task, size_t first, size_t n)
 {
 	for (;;) {
 		uint64_t left = time_left(task), start = fm_clock_ns();
 		uint64_t slice = left < FM_CANCEL_NS ? left : FM_CANCEL_NS;
 		/* One nanosecond: what is there is found without waiting. */
-		int64_t got = fm_pool_fetch(pool, task->keys + first, task->request.n - first,
-					    slice ? slice : 1);
+		int64_t got = fm_pool_fetch(pool, task->keys + first, n, slice ? slice : 1);
 
-		if (got < 0 || first + (size_t)got == task->request.n || left == slice ||
-		    fm_clock_ns() - start < slice)
+		if (got < 0 || (size_t)got == n || left == slice || fm_clock_ns() - start < slice)
 			return got;
 		if (!is_wanted(task))
 			return FM_ERR_CANCELLED;
@@ -197,7 +198,7 @@ static int64_t look_at_each(struct fm_pool *pool, struct fm_task *task)
 
 static int64_t acquire(struct fm_pool *pool, struct fm_task *task)
 {
-	int64_t got = fetch(pool, task, 0);
+	int64_t got = fetch(pool, task, 0, task->request.n);
 
 	return got < 0 ? got : fm_pool_acquire(pool, task->keys, task->request.n, task->blocks);
 }
@@ -206,13 +207,18 @@ static int64_t get(struct fm_pool *pool, struct fm_task *task)
 {
 	const struct fm_gate gate = {fm_task_enter, fm_task_leave, task};
 	int64_t found = 0;
+	size_t ahead = GETS_AHEAD;
 
 	for (size_t i = 0; i < task->request.n; i++) {
 		struct fm_get_parts *one = &task->gets[i];
+		size_t left = task->request.n - i;
 
 		if (fm_parts_get(pool, one, &gate) == FM_ERR_NOT_FOUND && pool->has_nvme) {
-			int64_t got = fetch(pool, task, i);
+			int64_t got = fetch(pool, task, i, left < ahead ? left : ahead);
 
+			/* What is nowhere is asked for alone: the others with it were for nothing.
+			 */
+			ahead = got > 0 ? GETS_AHEAD : 1;
 			if (got > 0)
 				fm_parts_get(pool, one, &gate);
 			else if (got < 0)
@@ -241,7 +247,7 @@ int64_t fm_task_run(struct fm_pool *pool, struct fm_task *task)
 	case FM_QUEUE_MATCH:
 		return fm_pool_match(pool, task->keys, task->request.n);
 	case FM_QUEUE_FETCH:
-		got = fetch(pool, task, 0);
+		got = fetch(pool, task, 0, task->request.n);
 		if (got >= 0 && task->request.results)
 			look_at_each(pool, task);
 		return got;

@@ -4,6 +4,7 @@
  * server.c at its start, before anybody is served. Invariant: whatever is wrong ends in an empty
  * pool with a reason in the log, never in a block that could be a wrong one.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,15 +47,7 @@ static void start_cold(struct fm_server *server)
 	snprintf(keep->cold_reason, sizeof(keep->cold_reason), "%s", fm_error_detail());
 	fm_log(FM_LOG_WARNING, FM1502 "the pool of before is not taken over: %s",
 	       keep->cold_reason);
-	while (keep->kept) {
-		struct fm_kept *kept = keep->kept;
-
-		keep->kept = kept->next;
-		fm_region_unmap((void *)kept->owner.leases, kept->bytes);
-		close(kept->fd);
-		free(kept);
-	}
-	keep->n_kept = 0;
+	fm_kept_free(keep);
 	fm_service_give_back(keep->given, keep->n_given);
 	/* By their names, the ones that were taken among them. */
 	for (uint32_t i = 0; i < keep->n_given; i++) {
@@ -446,7 +439,8 @@ static int rebuild(struct fm_server *server, const struct fm_policy_ops *policy,
 	if (!checker.buffer)
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory to read a block");
 	/* Where a device may still write stood in the index alone. */
-	nanosleep(&quarantine, NULL);
+	while (nanosleep(&quarantine, &quarantine) && errno == EINTR)
+		; /* a signal does not end it */
 	fm_store_destroy(&server->store);
 	fm_index_reformat(server->index, server->entries_max, keep->state->incarnation,
 			  keep->state->seed);

@@ -38,7 +38,8 @@ static int take_text(const char *tenant, const char *what, const char *from, cha
 
 static struct fm_tenant_limits limits_of(const struct fm_tenant_quotas *quotas, uint32_t chunks)
 {
-	uint64_t guaranteed = (quotas->guaranteed_bytes + FM_CHUNK_BYTES - 1) / FM_CHUNK_BYTES;
+	uint64_t guaranteed = quotas->guaranteed_bytes / FM_CHUNK_BYTES +
+			      (quotas->guaranteed_bytes % FM_CHUNK_BYTES != 0);
 	uint64_t max = quotas->max_bytes / FM_CHUNK_BYTES;
 
 	if (quotas->max_bytes && !max)

@@ -177,8 +177,10 @@ static bool spill(struct fm_tiering *t, const struct queued *queued)
 		return false;
 	lease = &t->leases[t->free_leases[t->free_lease_count - 1]];
 	memory = address_of(t, queued->entry, &buffer);
-	if (!memory || !fm_lease_take(lease, e, word))
+	if (!memory || !fm_lease_take(lease, e, word)) {
+		t->skipped++;
 		return true;
+	}
 	describe(t, queued->entry, &block);
 	tenant = fm_store_tenant(&t->server->store, queued->entry);
 	err = has_share(t, tenant, &block)
