@@ -64,9 +64,16 @@ def run(command, limit, env=None):
     return status, text, time.monotonic() - start
 
 
+def run_unit(command, limit, env=None):
+    """run() with a TMPDIR of its own: what a killed test leaves there goes with it."""
+    with tempfile.TemporaryDirectory(prefix="fabricmgr-units-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        os.chmod(folder, 0o755)
+        return run(command, limit, {"TMPDIR": folder, **(env or {})})
+
+
 def check_binary(binary, variant, env, prefix, limit):
     """Runs one Check binary: verdicts from its summary line, skips from its "SKIP: " lines."""
-    status, text, seconds = run([*prefix, binary], limit, {"CK_DEFAULT_TIMEOUT": "300", **(env or {})})
+    status, text, seconds = run_unit([*prefix, binary], limit, {"CK_DEFAULT_TIMEOUT": "300", **(env or {})})
     checks = failed = 0
     for match in re.finditer(r"Checks: (\d+), Failures: (\d+), Errors: (\d+)", text):
         checks += int(match[1])

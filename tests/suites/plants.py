@@ -8,7 +8,7 @@ before counts as computed), KEY_WITHOUT_PREFIX (a block's key depends on its own
 import glob
 import os
 
-from suites.common import TOP, report, run
+from suites.common import TOP, report, run_unit
 
 
 def plants():
@@ -19,7 +19,7 @@ def plants():
     for binary in binaries:
         name = os.path.basename(binary)
         isa = {"MIX_ISA": "portable"} if name == "CHUNK_DEPENDENT_SUM" else {}
-        status, text, seconds = run([binary], 600, {"MIXES": "40", "MIX_SEED": "1", **isa})
+        status, text, seconds = run_unit([binary], 600, {"MIXES": "40", "MIX_SEED": "1", **isa})
         is_found = status == 1 and "the logits differ" in text
         report(f"plants/{name}", int(is_found), int(not is_found), 0, seconds,
                f"the fault was not found\n{text}")

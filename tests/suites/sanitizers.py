@@ -9,7 +9,7 @@ import concurrent.futures
 import os
 import tempfile
 
-from suites.common import TOP, check_binaries, pytest_verdict, report, run
+from suites.common import TOP, check_binaries, pytest_verdict, report, run_unit
 
 ASAN = "detect_leaks=1:detect_stack_use_after_return=1:abort_on_error=0:exitcode=99"
 # Daemon and clients, Redis clients, workers and routers that die, a pool that is too small. The real
@@ -54,7 +54,7 @@ def tsan():
     if not os.path.exists(race):
         report("plants/UNORDERED_DROP", 0, 1, 0, 0.0, "no test program: make VARIANT=tsan tsan-units")
         return
-    _, text, seconds = run([race], 300, {"TSAN_OPTIONS": options, "CK_RUN_CASE": "reuse"})
+    _, text, seconds = run_unit([race], 300, {"TSAN_OPTIONS": options, "CK_RUN_CASE": "reuse"})
     is_found = "data race" in text
     report("plants/UNORDERED_DROP", int(is_found), int(not is_found), 0, seconds,
            f"the race was not found\n{text}")

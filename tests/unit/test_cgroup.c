@@ -13,8 +13,9 @@
 
 #include "mem/cgroup.h"
 #include "mem/region.h"
+#include "scratch.h"
 
-static char folder[] = "/tmp/fm-cgroup-XXXXXX", root[64], self[64];
+static char folder[SCRATCH_MAX], root[SCRATCH_MAX + 8], self[SCRATCH_MAX + 8];
 
 static void put(const char *name, const char *text)
 {
@@ -38,7 +39,7 @@ static void make(const char *name)
 
 static void set_up(void)
 {
-	ck_assert_ptr_nonnull(mkdtemp(folder));
+	scratch_folder(folder);
 	snprintf(root, sizeof(root), "%s/root", folder);
 	snprintf(self, sizeof(self), "%s/self", folder);
 	make("root");
@@ -49,11 +50,7 @@ static void set_up(void)
 
 static void tear_down(void)
 {
-	char command[128];
-
-	snprintf(command, sizeof(command), "rm -r %s", folder);
-	ck_assert_int_eq(system(command), 0);
-	strcpy(folder + strlen(folder) - 6, "XXXXXX");
+	scratch_remove(folder);
 }
 
 START_TEST(without_a_limit_there_is_none)

@@ -404,7 +404,7 @@ END_TEST
 
 static void start(void)
 {
-	pool_rig_start(&rig, 64);
+	pool_rig_start_small(&rig, 64);
 	ck_assert_msg(!attach(&pool) && !attach(&other), "%s", fm_error_detail());
 	ck_assert_int_eq(fm_queue_create(pool, NULL, &queue), 0);
 }

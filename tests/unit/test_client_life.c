@@ -39,7 +39,7 @@ static struct fm_pool *attach(void)
 
 static void start(void)
 {
-	pool_rig_start(&rig, 256);
+	pool_rig_start_small(&rig, 256);
 	pool = attach();
 }
 
@@ -336,15 +336,9 @@ static void halt(void)
 	pthread_join(rig.thread, NULL);
 }
 
-static void *serve(void *context)
-{
-	ck_assert_int_eq(fm_server_run(context), 0);
-	return NULL;
-}
-
 static void go_on(void)
 {
-	ck_assert_int_eq(pthread_create(&rig.thread, NULL, serve, rig.server), 0);
+	pool_rig_serve(&rig);
 }
 
 /* It is asked for the first length, and not once more for each of the others. */

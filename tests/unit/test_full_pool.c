@@ -14,52 +14,34 @@
 #include <check.h>
 #include <fabricmgr.h>
 
+#include "pool_rig.h"
+
 #define MIB	(1u << 20)
 #define LONG_NS 60000000000ull
 
 static const struct fm_digest ns = {{9}};
 static const char *const policies[] = {"density", "lru", "s3fifo"};
-static struct fm_server *server;
+static struct pool_rig rig;
 static struct fm_pool *pool;
-static pthread_t thread;
-static char file[64];
 static char data[MIB];
-
-static void *serve(void *argument)
-{
-	(void)argument;
-	ck_assert_int_eq(fm_server_run(server), 0);
-	return NULL;
-}
 
 static void start(uint64_t bytes, const char *policy, bool has_nvme)
 {
-	struct fm_server_options options = {.size = sizeof(options),
-					    .pool_bytes = bytes,
-					    .policy = policy,
-					    .memory = "memfd"};
-	struct fm_attach_options attach = {.size = sizeof(attach), .name = "full pool"};
+	const struct fm_server_options options = {
+		.pool_bytes = bytes,
+		.policy = policy,
+		.nvme_bytes = has_nvme ? 400ull * MIB : 0,
+		.nvme_flags = has_nvme ? FM_NVME_NOT_DURABLE : 0,
+	};
 
-	strcpy(file, "/tmp/fabricmgr-full-XXXXXX");
-	close(mkstemp(file));
-	if (has_nvme) {
-		options.nvme_path = file;
-		options.nvme_bytes = 400ull * MIB;
-		options.nvme_flags = FM_NVME_NOT_DURABLE;
-	}
-	ck_assert_msg(!fm_server_create(&options, &server), "%s", fm_error_detail());
-	ck_assert_int_eq(pthread_create(&thread, NULL, serve, NULL), 0);
-	ck_assert_int_eq(fm_server_connect(server, &attach.fd), 0);
-	ck_assert_int_eq(fm_pool_attach(&attach, &pool), 0);
+	pool_rig_start(&rig, &options);
+	pool = pool_rig_attach(&rig, 0, 0);
 }
 
 static void stop(void)
 {
 	fm_pool_detach(pool);
-	fm_server_stop(server);
-	pthread_join(thread, NULL);
-	fm_server_destroy(server);
-	unlink(file);
+	pool_rig_stop(&rig);
 }
 
 static struct fm_pool_info info(void)

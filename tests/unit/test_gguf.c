@@ -14,6 +14,7 @@
 #include <fabricmgr.h>
 
 #include "gguf_builder.h"
+#include "scratch.h"
 
 struct shape { /* one tensor and one key of a file; the tests change one thing each */
 	uint32_t version;
@@ -459,11 +460,10 @@ END_TEST
 START_TEST(files_are_mapped_and_wrong_paths_named)
 {
 	struct gguf_builder built = {0};
-	char path[] = "/tmp/fm_gguf_XXXXXX";
-	int fd = mkstemp(path);
+	char path[SCRATCH_MAX];
+	int fd = scratch_file(path);
 	struct gguf *file;
 
-	ck_assert_int_ge(fd, 0);
 	ck_assert_int_eq(gguf_open(path, &file), FM_ERR_CORRUPT);
 	ck_assert_ptr_nonnull(strstr(fm_error_detail(), "is empty"));
 	build(&built, &good);

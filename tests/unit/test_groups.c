@@ -443,7 +443,7 @@ START_TEST(a_group_goes_from_one_client_to_another)
 	struct fm_pool *writer, *reader;
 	struct pool_rig rig;
 
-	pool_rig_start(&rig, 512);
+	pool_rig_start_small(&rig, 512);
 	writer = attach(&rig);
 	reader = attach(&rig);
 	for (uint32_t i = 0; i < FM_GROUP_MAX; i++)
@@ -486,7 +486,7 @@ START_TEST(what_is_no_group_is_told_why)
 	struct fm_pool *pool;
 	struct fm_key outside = key_of(77);
 
-	pool_rig_start(&rig, 64);
+	pool_rig_start_small(&rig, 64);
 	pool = attach(&rig);
 	ck_assert_int_eq(fm_block_stage(pool, 5000, 3, blocks, 0), 0);
 	for (int wrong = 0; wrong < 5; wrong++) {
@@ -556,7 +556,7 @@ START_TEST(a_writer_that_is_killed_leaves_nothing)
 	struct pool_rig rig;
 	struct fm_pool *reader;
 
-	pool_rig_start(&rig, 64);
+	pool_rig_start_small(&rig, 64);
 	reader = attach(&rig);
 	for (uint32_t i = 0; i < MEMBERS; i++)
 		keys[i] = key_of(i);
@@ -593,7 +593,7 @@ START_TEST(a_group_that_is_broken_off_is_refused)
 	uint32_t answers = 0;
 	uint64_t one = 1;
 
-	pool_rig_start(&rig, 64);
+	pool_rig_start_small(&rig, 64);
 	pool = attach(&rig);
 	ck_assert_int_eq(fm_block_stage(pool, 5000, 3, blocks, 0), 0);
 	for (uint32_t i = 0; i < 3; i++) {

@@ -38,7 +38,7 @@ static struct fm_pool *attach(uint32_t flags)
 
 static void start(void)
 {
-	pool_rig_start(&rig, ENTRIES);
+	pool_rig_start_small(&rig, ENTRIES);
 	writer = attach(0);
 	reader = attach(FM_ATTACH_READ_ONLY);
 }

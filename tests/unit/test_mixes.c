@@ -58,7 +58,7 @@ static const struct tiny_model shapes[] = {
 	 .matrix_type = GGML_F16},
 };
 
-static char paths[2][64];
+static char paths[2][SCRATCH_MAX];
 
 /* What a mix may meet; counted by mixes. */
 enum event {
@@ -302,7 +302,7 @@ static void choose_mix(struct mix *mix)
 		most = longest > most ? longest : most;
 	}
 	/* The longest request and one like it on the other engine fit, or nobody could go on. */
-	pool_rig_start(&mix->rig, 2 * (most / BLOCK + 1) + below(mix, 8));
+	pool_rig_start_small(&mix->rig, 2 * (most / BLOCK + 1) + below(mix, 8));
 	create_engines(mix);
 }
 
@@ -455,11 +455,11 @@ int main(void)
 	Suite *suite = suite_create("mixes");
 	TCase *tests = tcase_create("mixes");
 	SRunner *runner = srunner_create(suite);
-	char cache[] = "/tmp/fabricmgr-cache-XXXXXX";
+	char cache[SCRATCH_MAX];
 	int failed;
 
-	if (mkdtemp(cache))
-		setenv("XDG_CACHE_HOME", cache, 1);
+	scratch_folder(cache);
+	setenv("XDG_CACHE_HOME", cache, 1);
 	fm_log_set_level(FM_LOG_ERROR); /* restarts of the pool warn */
 	for (int i = 0; i < 2; i++)
 		if (tiny_model_write(&shapes[i], paths[i]))
@@ -470,6 +470,7 @@ int main(void)
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);
 	srunner_free(runner);
+	scratch_remove(cache);
 	for (int i = 0; i < 2; i++)
 		unlink(paths[i]);
 	return failed ? 1 : 0;

@@ -14,6 +14,7 @@
 #include <model/gguf.h>
 
 #include "reference.h"
+#include "scratch.h"
 #include "tiny_model.h"
 
 enum { SEQUENCES = 3, TOKENS = 53 };
@@ -237,7 +238,7 @@ static void check_isas(const char *path, enum fm_precision precision, bool is_ha
 
 START_TEST(small_models_give_the_same_bytes)
 {
-	char path[64];
+	char path[SCRATCH_MAX];
 
 	ck_assert_int_eq(tiny_model_write(&shapes[_i], path), 0);
 	check_chunks(path, FM_PRECISION_Q8, true, 17);
@@ -269,7 +270,7 @@ static void refused(const struct tiny_model *shape, int error, const char *text)
 {
 	struct fm_model_options options = {.kv_element = FM_ELEMENT_F16, .tokens_per_block = 16};
 	struct fm_model *model = NULL;
-	char path[64];
+	char path[SCRATCH_MAX];
 
 	ck_assert_int_eq(tiny_model_write(shape, path), 0);
 	ck_assert_int_eq(fm_model_open(path, &options, &model), error);
@@ -310,7 +311,7 @@ START_TEST(bad_tokens_are_refused)
 	struct outcome out;
 	struct fm_token_in token;
 	struct fm_digest a, b;
-	char path[64];
+	char path[SCRATCH_MAX];
 
 	ck_assert_int_eq(tiny_model_write(&shapes[0], path), 0);
 	model = open_model(path, FM_PRECISION_Q8, true, NULL, 2);
@@ -338,11 +339,11 @@ int main(void)
 	Suite *suite = suite_create("model");
 	TCase *tests = tcase_create("model");
 	SRunner *runner;
-	char cache[] = "/tmp/fabricmgr-cache-XXXXXX";
+	char cache[SCRATCH_MAX];
 	int failed;
 
-	if (mkdtemp(cache))
-		setenv("XDG_CACHE_HOME", cache, 1);
+	scratch_folder(cache);
+	setenv("XDG_CACHE_HOME", cache, 1);
 	runner = srunner_create(suite);
 	tcase_set_timeout(tests, 300);
 	tcase_add_loop_test(tests, small_models_give_the_same_bytes, 0,
@@ -354,5 +355,6 @@ int main(void)
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);
 	srunner_free(runner);
+	scratch_remove(cache);
 	return failed ? 1 : 0;
 }

@@ -17,6 +17,7 @@
 
 #include "base/crc32c.h"
 #include "fake_device.h"
+#include "scratch.h"
 #include "core/segment_map.h"
 #include "tier/nvme.h"
 
@@ -620,12 +621,11 @@ END_TEST
 
 /* ---- files ---- */
 
-static char folder[64], path[96];
+static char folder[SCRATCH_MAX], path[SCRATCH_MAX + 8];
 
 static void make_folder(void)
 {
-	strcpy(folder, "/tmp/fabricmgr-nvme-XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(folder));
+	scratch_folder(folder);
 	snprintf(path, sizeof(path), "%s/log", folder);
 }
 

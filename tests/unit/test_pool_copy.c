@@ -16,6 +16,7 @@
 #include <fabricmgr.h>
 
 #include "base/crc32c.h"
+#include "pool_rig.h"
 
 static const struct fm_digest ns = {{1}};
 
@@ -64,34 +65,19 @@ START_TEST(a_copy_has_the_checksum_and_nothing_else_changes)
 }
 END_TEST
 
-static void *serve(void *server)
-{
-	fm_server_run(server);
-	return NULL;
-}
-
-static struct fm_server *server;
+static struct pool_rig rig;
 static struct fm_pool *pool;
-static pthread_t thread;
 
 static void start(void)
 {
-	struct fm_server_options options = {
-		.size = sizeof(options), .pool_bytes = 32 << 20, .memory = "memfd"};
-	struct fm_attach_options attach = {.size = sizeof(attach)};
-
-	ck_assert_int_eq(fm_server_create(&options, &server), 0);
-	ck_assert_int_eq(pthread_create(&thread, NULL, serve, server), 0);
-	ck_assert_int_eq(fm_server_connect(server, &attach.fd), 0);
-	ck_assert_int_eq(fm_pool_attach(&attach, &pool), 0);
+	pool_rig_start(&rig, &(struct fm_server_options){.pool_bytes = 32 << 20});
+	pool = pool_rig_attach(&rig, 0, 0);
 }
 
 static void stop(void)
 {
 	fm_pool_detach(pool);
-	fm_server_stop(server);
-	pthread_join(thread, NULL);
-	fm_server_destroy(server);
+	pool_rig_stop(&rig);
 }
 
 static struct fm_pool_info info_of(void)

@@ -16,47 +16,27 @@
 #include <check.h>
 #include <fabricmgr.h>
 
-static struct fm_server *server;
-static pthread_t thread;
-static char folder[64], socket_path[80];
+#include "pool_rig.h"
 
-static void *serve(void *argument)
-{
-	fm_server_run(argument);
-	return NULL;
-}
+static struct pool_rig rig;
 
 static void start(struct fm_server_options *options)
 {
-	strcpy(folder, "/tmp/fabricmgr-limits-XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(folder));
-	ck_assert_int_eq(chmod(folder, 0755), 0);
-	snprintf(socket_path, sizeof(socket_path), "%s/pool", folder);
 	options->size = sizeof(*options);
 	options->pool_bytes = 16 << 20;
-	options->memory = "memfd";
-	options->socket = socket_path;
 	options->socket_mode = 0666;
-	ck_assert_msg(!fm_server_create(options, &server), "%s", fm_error_detail());
-	ck_assert_int_eq(pthread_create(&thread, NULL, serve, server), 0);
+	pool_rig_start(&rig, options);
 }
 
 static void stop(void)
 {
-	char lock[96];
-
-	fm_server_stop(server);
-	pthread_join(thread, NULL);
-	fm_server_destroy(server);
-	snprintf(lock, sizeof(lock), "%s.lock", socket_path);
-	unlink(lock);
-	rmdir(folder);
+	pool_rig_stop(&rig);
 }
 
 static struct fm_pool *attach_for(const char *tenant, int *err)
 {
 	struct fm_attach_options options = {
-		.size = sizeof(options), .socket = socket_path, .fd = -1, .tenant = tenant};
+		.size = sizeof(options), .socket = rig.socket, .fd = -1, .tenant = tenant};
 	struct fm_pool *pool = NULL;
 
 	*err = fm_pool_attach(&options, &pool);
@@ -327,13 +307,13 @@ START_TEST(quotas_hold_and_change_while_it_runs)
 	memcpy(next, two_tenants, sizeof(next));
 	next[0].quotas.guaranteed_bytes = 100 << 20;
 	options.tenants = next;
-	ck_assert_int_eq(fm_server_set_tenants(server, &options), FM_ERR_LIMIT);
+	ck_assert_int_eq(fm_server_set_tenants(rig.server, &options), FM_ERR_LIMIT);
 	next[0].quotas.guaranteed_bytes = 4 << 20;
 	next[1].quotas.guaranteed_bytes = 8 << 20;
 	next[1].name = "bunch";
-	ck_assert_int_eq(fm_server_set_tenants(server, &options), FM_ERR_UNSUPPORTED);
+	ck_assert_int_eq(fm_server_set_tenants(rig.server, &options), FM_ERR_UNSUPPORTED);
 	next[1].name = "batch";
-	ck_assert_int_eq(fm_server_set_tenants(server, &options), 0);
+	ck_assert_int_eq(fm_server_set_tenants(rig.server, &options), 0);
 	while (info_of(root, 2).quotas.guaranteed_bytes != 8 << 20)
 		usleep(1000);
 	ck_assert_uint_eq(info_of(root, 1).quotas.guaranteed_bytes, 4 << 20);

@@ -12,45 +12,23 @@
 #include <check.h>
 #include <fabricmgr.h>
 
-static struct fm_server *server;
-static pthread_t thread;
+#include "pool_rig.h"
+
+static struct pool_rig rig;
 static struct fm_pool *writer, *reader;
-
-static void *serve(void *context)
-{
-	(void)context;
-	ck_assert_int_eq(fm_server_run(server), 0);
-	return NULL;
-}
-
-static struct fm_pool *attach(uint32_t flags)
-{
-	struct fm_attach_options options = {.size = sizeof(options), .flags = flags};
-	struct fm_pool *pool;
-
-	ck_assert_int_eq(fm_server_connect(server, &options.fd), 0);
-	ck_assert_msg(!fm_pool_attach(&options, &pool), "%s", fm_error_detail());
-	return pool;
-}
 
 static void start(void)
 {
-	struct fm_server_options options = {
-		.size = sizeof(options), .pool_bytes = 8 << 20, .memory = "memfd"};
-
-	ck_assert_int_eq(fm_server_create(&options, &server), 0);
-	ck_assert_int_eq(pthread_create(&thread, NULL, serve, NULL), 0);
-	writer = attach(0);
-	reader = attach(FM_ATTACH_READ_ONLY);
+	pool_rig_start(&rig, &(struct fm_server_options){0});
+	writer = pool_rig_attach(&rig, 0, 0);
+	reader = pool_rig_attach(&rig, FM_ATTACH_READ_ONLY, 0);
 }
 
 static void stop(void)
 {
 	fm_pool_detach(writer);
 	fm_pool_detach(reader);
-	fm_server_stop(server);
-	pthread_join(thread, NULL);
-	fm_server_destroy(server);
+	pool_rig_stop(&rig);
 }
 
 static const struct fm_digest ns = {{1}}, other_ns = {{2}};

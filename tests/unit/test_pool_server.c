@@ -21,6 +21,7 @@
 
 #include "base/clock.h"
 #include "pool/client.h"
+#include "pool_rig.h"
 
 /* For threads: ck_assert() takes a lock each time, which orders all that ThreadSanitizer sees. */
 #define MUST(claim)                                                                                \
@@ -29,53 +30,10 @@
 			ck_abort_msg("%s: %s", #claim, fm_error_detail());                         \
 	} while (0)
 
-struct rig {
-	struct fm_server *server;
-	pthread_t thread;
-};
-
-static void *serve(void *context)
+static void start_pool(struct pool_rig *rig, uint64_t bytes)
 {
-	ck_assert_int_eq(fm_server_run(((struct rig *)context)->server), 0);
-	return NULL;
-}
-
-static struct rig rig_start(uint64_t bytes, const char *socket)
-{
-	struct fm_server_options options = {
-		.size = sizeof(options),
-		.pool_bytes = bytes,
-		.memory = "memfd",
-		.socket = socket,
-		.quarantine_ns = 50 * FM_NS_PER_MS,
-	};
-	struct rig rig;
-
-	ck_assert_int_eq(fm_server_create(&options, &rig.server), 0);
-	return rig;
-}
-
-static void rig_serve(struct rig *rig)
-{
-	ck_assert_int_eq(pthread_create(&rig->thread, NULL, serve, rig), 0);
-}
-
-static void rig_stop(struct rig *rig)
-{
-	fm_server_stop(rig->server);
-	pthread_join(rig->thread, NULL);
-	fm_server_destroy(rig->server);
-}
-
-static struct fm_pool *attach(struct rig *rig, uint32_t flags, uint32_t leases)
-{
-	struct fm_attach_options options = {
-		.size = sizeof(options), .flags = flags, .leases = leases, .name = "test"};
-	struct fm_pool *pool;
-
-	MUST(fm_server_connect(rig->server, &options.fd) == 0);
-	ck_assert_msg(fm_pool_attach(&options, &pool) == 0, "%s", fm_error_detail());
-	return pool;
+	pool_rig_start(rig, &(struct fm_server_options){.pool_bytes = bytes,
+							.quarantine_ns = 50 * FM_NS_PER_MS});
 }
 
 static struct fm_key key_of(uint32_t n)
@@ -130,7 +88,7 @@ static struct fm_pool_info info_of(struct fm_pool *pool)
 
 START_TEST(a_block_goes_from_one_client_to_another)
 {
-	struct rig rig = rig_start(32 << 20, NULL);
+	struct pool_rig rig;
 	struct fm_pool *writer, *reader;
 	struct fm_block staged[300], got[300];
 	struct fm_seal seals[300];
@@ -138,9 +96,9 @@ START_TEST(a_block_goes_from_one_client_to_another)
 	struct fm_block_info block;
 	uint32_t cursor = 0, seen = 0;
 
-	rig_serve(&rig);
-	writer = attach(&rig, 0, 0);
-	reader = attach(&rig, FM_ATTACH_READ_ONLY, 0);
+	start_pool(&rig, 32 << 20);
+	writer = pool_rig_attach(&rig, 0, 0);
+	reader = pool_rig_attach(&rig, FM_ATTACH_READ_ONLY, 0);
 	ck_assert_int_eq(fm_block_stage(writer, 5000, 300, staged, 0), 0);
 	for (uint32_t i = 0; i < 300; i++) {
 		ck_assert_uint_eq((uintptr_t)staged[i].data % 4096, 0);
@@ -172,13 +130,13 @@ START_TEST(a_block_goes_from_one_client_to_another)
 	fm_pool_detach(writer);
 	ck_assert_int_eq(fm_pool_match(reader, keys, 300), 300);
 	fm_pool_detach(reader);
-	rig_stop(&rig);
+	pool_rig_stop(&rig);
 }
 END_TEST
 
 START_TEST(failures_have_names)
 {
-	struct rig rig = rig_start(16 << 20, NULL);
+	struct pool_rig rig;
 	struct fm_pool *pool, *reader;
 	struct fm_block blocks[8], other, copy;
 	struct fm_key keys[4] = {key_of(1), key_of(2), key_of(3), key_of(4)};
@@ -187,9 +145,9 @@ START_TEST(failures_have_names)
 	pid_t child;
 	int status;
 
-	rig_serve(&rig);
-	pool = attach(&rig, 0, 3);
-	reader = attach(&rig, FM_ATTACH_READ_ONLY, 0);
+	start_pool(&rig, 16 << 20);
+	pool = pool_rig_attach(&rig, 0, 3);
+	reader = pool_rig_attach(&rig, FM_ATTACH_READ_ONLY, 0);
 	ck_assert_int_eq(fm_block_stage(reader, 4096, 1, blocks, 0), FM_ERR_PERMISSION);
 	ck_assert_int_eq(fm_block_stage(pool, (4 << 20) + 1, 1, blocks, 0), FM_ERR_LIMIT);
 	ck_assert_ptr_nonnull(strstr(fm_error_detail(), "4194305"));
@@ -229,19 +187,19 @@ START_TEST(failures_have_names)
 		;
 	fm_pool_detach(pool);
 	fm_pool_detach(reader);
-	rig_stop(&rig);
+	pool_rig_stop(&rig);
 }
 END_TEST
 
 START_TEST(a_pinned_block_outlives_the_others)
 {
-	struct rig rig = rig_start(16 << 20, NULL);
+	struct pool_rig rig;
 	struct fm_pool *pool, *reader;
 	struct fm_hint hint = {.size = sizeof(hint), .pin_ns = 1000000000000ull, .priority = 2};
 	struct fm_block block, other;
 
-	rig_serve(&rig);
-	pool = attach(&rig, 0, 0);
+	start_pool(&rig, 16 << 20);
+	pool = pool_rig_attach(&rig, 0, 0);
 	ck_assert_int_eq(put(pool, 1 << 20, 1, &block), 0);
 	ck_assert_int_eq(fm_block_hint(pool, &block, &hint), 0);
 	fm_block_release(pool, &block, 1);
@@ -257,25 +215,25 @@ START_TEST(a_pinned_block_outlives_the_others)
 	hint.priority = 17;
 	ck_assert_int_eq(fm_block_hint(pool, &block, &hint), FM_ERR_INVALID);
 	hint.priority = 0;
-	reader = attach(&rig, FM_ATTACH_READ_ONLY, 0);
+	reader = pool_rig_attach(&rig, FM_ATTACH_READ_ONLY, 0);
 	ck_assert_int_eq(fm_block_hint(reader, &block, &hint), FM_ERR_PERMISSION);
 	fm_pool_detach(reader);
 	fm_pool_detach(pool);
-	rig_stop(&rig);
+	pool_rig_stop(&rig);
 }
 END_TEST
 
 START_TEST(a_tail_changes_hands_once)
 {
-	struct rig rig = rig_start(16 << 20, NULL);
+	struct pool_rig rig;
 	struct fm_pool *a, *b;
 	struct fm_block block, got;
 	struct fm_seal seal;
 	struct fm_key id;
 
-	rig_serve(&rig);
-	a = attach(&rig, 0, 0);
-	b = attach(&rig, 0, 0);
+	start_pool(&rig, 16 << 20);
+	a = pool_rig_attach(&rig, 0, 0);
+	b = pool_rig_attach(&rig, 0, 0);
 	ck_assert_int_eq(fm_block_stage(a, 70000, 1, &block, 0), 0);
 	fill(&block, 9);
 	ck_assert_int_eq(fm_block_offer(a, &block, &id), 0);
@@ -286,20 +244,20 @@ START_TEST(a_tail_changes_hands_once)
 	seal = (struct fm_seal){.block = &got, .key = key_of(9)};
 	ck_assert_int_eq(fm_block_seal(b, &ns, &seal, 1), 0);
 	fm_pool_detach(b);
-	rig_stop(&rig);
+	pool_rig_stop(&rig);
 }
 END_TEST
 
 START_TEST(what_a_client_leaves_is_freed)
 {
-	struct rig rig = rig_start(16 << 20, NULL);
+	struct pool_rig rig;
 	struct fm_pool *watcher, *plain, *device;
 	struct fm_block blocks[4];
 	struct fm_client_info clients[4];
 
-	rig_serve(&rig);
-	watcher = attach(&rig, FM_ATTACH_READ_ONLY, 0);
-	plain = attach(&rig, 0, 0);
+	start_pool(&rig, 16 << 20);
+	watcher = pool_rig_attach(&rig, FM_ATTACH_READ_ONLY, 0);
+	plain = pool_rig_attach(&rig, 0, 0);
 	ck_assert_int_eq(fm_block_stage(plain, 4096, 3, blocks, 0), 0);
 	ck_assert_int_eq(put(plain, 4096, 1, &blocks[3]), 0);
 	ck_assert_int_eq(fm_pool_clients(watcher, clients, 4), 2);
@@ -311,7 +269,7 @@ START_TEST(what_a_client_leaves_is_freed)
 		usleep(1000);
 	ck_assert_uint_eq(info_of(watcher).blocks_staging, 0);
 	ck_assert_uint_eq(info_of(watcher).blocks_sealed, 1);
-	device = attach(&rig, FM_ATTACH_DEVICES, 0);
+	device = pool_rig_attach(&rig, FM_ATTACH_DEVICES, 0);
 	ck_assert_int_eq(fm_block_stage(device, 4096, 2, blocks, 0), 0);
 	fm_pool_detach(device);
 	while (info_of(watcher).blocks_quarantine != 2)
@@ -320,24 +278,24 @@ START_TEST(what_a_client_leaves_is_freed)
 		usleep(1000);
 	ck_assert_uint_eq(info_of(watcher).used_bytes, 4096);
 	fm_pool_detach(watcher);
-	rig_stop(&rig);
+	pool_rig_stop(&rig);
 }
 END_TEST
 
 START_TEST(a_stopped_server_leaves_held_memory_readable)
 {
-	struct rig rig = rig_start(16 << 20, NULL);
+	struct pool_rig rig;
 	struct fm_pool *pool;
 	struct fm_block block, staged, more;
 	struct fm_seal seal = {.block = &staged, .key = {{9}}};
 	struct fm_put put_one = {.key = {{8}}, .data = &seal, .length = 8};
 
-	rig_serve(&rig);
-	pool = attach(&rig, 0, 0);
+	start_pool(&rig, 16 << 20);
+	pool = pool_rig_attach(&rig, 0, 0);
 	ck_assert_int_eq(put(pool, 100000, 1, &block), 0);
 	ck_assert_int_eq(fm_block_stage(pool, 4096, 1, &staged, 0), 0);
 	ck_assert(fm_pool_is_connected(pool));
-	rig_stop(&rig);
+	pool_rig_stop(&rig);
 	ck_assert_int_eq(fm_block_stage(pool, 4096, 1, &more, 0), FM_ERR_DISCONNECTED);
 	/* Whoever looks at the results alone learns it, too. */
 	ck_assert_int_eq(fm_block_seal(pool, &ns, &seal, 1), FM_ERR_DISCONNECTED);
@@ -354,7 +312,7 @@ END_TEST
 
 START_TEST(the_protocol_refuses_what_it_does_not_know)
 {
-	struct rig rig = rig_start(16 << 20, NULL);
+	struct pool_rig rig;
 	struct fm_wire_request request = {
 		.head = {FM_WIRE_MAGIC, FM_WIRE_VERSION, FM_WIRE_HELLO, sizeof(request), 0, 0},
 		.leases = 16,
@@ -377,7 +335,7 @@ START_TEST(the_protocol_refuses_what_it_does_not_know)
 	int fd;
 
 	fm_log_set_level(FM_LOG_ERROR);
-	rig_serve(&rig);
+	start_pool(&rig, 16 << 20);
 	for (size_t i = 0; i < sizeof(wrongs) / sizeof(wrongs[0]); i++) {
 		struct fm_wire_request wrong = request;
 		struct timeval limit = {.tv_sec = 5};
@@ -412,22 +370,22 @@ START_TEST(the_protocol_refuses_what_it_does_not_know)
 		fm_wire_send(fd, rubbish, length, NULL, 0);
 		close(fd);
 	}
-	fm_pool_detach(attach(&rig, 0, 0));
-	rig_stop(&rig);
+	fm_pool_detach(pool_rig_attach(&rig, 0, 0));
+	pool_rig_stop(&rig);
 }
 END_TEST
 
 START_TEST(a_hostile_ring_ends_its_own_client_only)
 {
-	struct rig rig = rig_start(16 << 20, NULL);
+	struct pool_rig rig;
 	struct fm_pool *bad, *good;
 	struct fm_block block;
 	unsigned seed = 7;
 
 	fm_log_set_level(FM_LOG_ERROR);
-	rig_serve(&rig);
-	good = attach(&rig, 0, 0);
-	bad = attach(&rig, 0, 0);
+	start_pool(&rig, 16 << 20);
+	good = pool_rig_attach(&rig, 0, 0);
+	bad = pool_rig_attach(&rig, 0, 0);
 	/* Well-formed positions, random contents: every operation is validated. */
 	for (int i = 0; i < 20000; i++) {
 		struct fm_submission s;
@@ -456,34 +414,34 @@ START_TEST(a_hostile_ring_ends_its_own_client_only)
 	ck_assert_uint_eq(info_of(good).clients, 1);
 	fm_pool_detach(bad);
 	fm_pool_detach(good);
-	rig_stop(&rig);
+	pool_rig_stop(&rig);
 }
 END_TEST
 
 START_TEST(sockets_are_guarded)
 {
-	const char *path = "/tmp/fabricmgr-test-pool.sock";
+	char folder[SCRATCH_MAX], path[SCRATCH_MAX + 8];
 	struct fm_server_options options = {
 		.size = sizeof(options), .pool_bytes = 16 << 20, .memory = "memfd", .socket = path};
 	struct fm_attach_options to = {.size = sizeof(to), .socket = path, .fd = -1};
 	struct fm_server *second;
 	struct fm_pool *pool;
-	struct rig rig;
+	struct pool_rig rig;
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	int stale = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 
 	/* A dead daemon's socket is replaced. */
-	unlink(path);
+	scratch_folder(folder);
+	snprintf(path, sizeof(path), "%s/of-both", folder);
 	strcpy(address.sun_path, path);
 	ck_assert_int_eq(bind(stale, (struct sockaddr *)&address, sizeof(address)), 0);
 	close(stale);
-	rig = rig_start(16 << 20, path);
+	pool_rig_start(&rig, &options);
 	ck_assert_int_eq(fm_server_create(&options, &second), FM_ERR_EXISTS);
 	ck_assert_ptr_nonnull(strstr(fm_error_detail(), path));
-	rig_serve(&rig);
 	ck_assert_int_eq(fm_pool_attach(&to, &pool), 0);
 	fm_pool_detach(pool);
-	rig_stop(&rig);
+	pool_rig_stop(&rig);
 	ck_assert_int_ne(access(path, F_OK), 0);
 	ck_assert_int_eq(fm_pool_attach(&to, &pool), FM_ERR_DISCONNECTED);
 	options.socket = NULL;
@@ -495,6 +453,7 @@ START_TEST(sockets_are_guarded)
 	options.pool_bytes = 16 << 20;
 	options.policy = "psychic";
 	ck_assert_int_eq(fm_server_create(&options, &second), FM_ERR_INVALID);
+	scratch_remove(folder);
 }
 END_TEST
 
@@ -532,17 +491,16 @@ START_TEST(the_loop_serves_without_io_uring)
 {
 	struct fm_pool *pool;
 	struct fm_block block;
-	struct rig rig;
+	struct pool_rig rig;
 
 	setenv("FABRICMGR_LOOP", "poll", 1);
-	rig = rig_start(16 << 20, NULL);
-	rig_serve(&rig);
-	pool = attach(&rig, 0, 0);
+	start_pool(&rig, 16 << 20);
+	pool = pool_rig_attach(&rig, 0, 0);
 	ck_assert_int_eq(put(pool, 4096, 1, &block), 0);
 	ck_assert_str_eq(info_of(pool).loop, "poll");
 	ck_assert_uint_gt(strlen(info_of(pool).loop_reason), 0);
 	fm_pool_detach(pool);
-	rig_stop(&rig);
+	pool_rig_stop(&rig);
 	unsetenv("FABRICMGR_LOOP");
 }
 END_TEST
@@ -595,7 +553,7 @@ static void *stress_thread(void *context)
 
 START_TEST(readers_never_see_a_wrong_byte_while_blocks_are_evicted)
 {
-	struct rig rig = rig_start(32 << 20, NULL);
+	struct pool_rig rig;
 	struct stress stress[STRESS_THREADS];
 	pthread_t threads[STRESS_THREADS];
 	_Atomic bool is_over = false;
@@ -603,9 +561,9 @@ START_TEST(readers_never_see_a_wrong_byte_while_blocks_are_evicted)
 	struct fm_pool_info info;
 	uint64_t hits = 0;
 
-	rig_serve(&rig);
-	pools[0] = attach(&rig, 0, 0);
-	pools[1] = attach(&rig, 0, 0);
+	start_pool(&rig, 32 << 20);
+	pools[0] = pool_rig_attach(&rig, 0, 0);
+	pools[1] = pool_rig_attach(&rig, 0, 0);
 	for (uint32_t i = 0; i < STRESS_THREADS; i++) {
 		stress[i] =
 			(struct stress){.pool = pools[i % 2], .seed = i + 1, .is_over = &is_over};
@@ -627,14 +585,14 @@ START_TEST(readers_never_see_a_wrong_byte_while_blocks_are_evicted)
 	       (unsigned long long)info.seals, (unsigned long long)info.evictions);
 	fm_pool_detach(pools[0]);
 	fm_pool_detach(pools[1]);
-	rig_stop(&rig);
+	pool_rig_stop(&rig);
 }
 END_TEST
 
 enum { LIVES = 6, CHAIN = 5 };
 
 struct lives {
-	struct rig *rig;
+	struct pool_rig *rig;
 	uint32_t seed;
 	uint64_t hits;
 };
@@ -673,7 +631,8 @@ static void *live(void *context)
 	struct lives *lives = context;
 
 	for (int life = 0; life < LIVES; life++) {
-		struct fm_pool *pool = attach(lives->rig, life % 2 ? FM_ATTACH_DEVICES : 0, 64);
+		struct fm_pool *pool =
+			pool_rig_attach(lives->rig, life % 2 ? FM_ATTACH_DEVICES : 0, 64);
 		struct fm_block left[2];
 
 		for (int i = 0; i < 12; i++)
@@ -687,15 +646,15 @@ static void *live(void *context)
 
 START_TEST(clients_come_and_go_while_others_read_and_evict)
 {
-	struct rig rig = rig_start(32 << 20, NULL);
+	struct pool_rig rig;
 	struct lives lives[STRESS_THREADS];
 	pthread_t threads[STRESS_THREADS];
 	struct fm_pool_info info;
 	struct fm_pool *watcher;
 	uint64_t hits = 0;
 
-	rig_serve(&rig);
-	watcher = attach(&rig, FM_ATTACH_READ_ONLY, 0);
+	start_pool(&rig, 32 << 20);
+	watcher = pool_rig_attach(&rig, FM_ATTACH_READ_ONLY, 0);
 	for (uint32_t i = 0; i < STRESS_THREADS; i++) {
 		lives[i] = (struct lives){.rig = &rig, .seed = 100 + i};
 		ck_assert_int_eq(pthread_create(&threads[i], NULL, live, &lives[i]), 0);
@@ -710,7 +669,7 @@ START_TEST(clients_come_and_go_while_others_read_and_evict)
 	ck_assert_uint_gt(hits, 0);
 	ck_assert_uint_gt(info.evictions, 0);
 	fm_pool_detach(watcher);
-	rig_stop(&rig);
+	pool_rig_stop(&rig);
 }
 END_TEST
 
@@ -755,15 +714,15 @@ static void put_some(struct fm_pool *pool, uint32_t n)
 
 START_TEST(a_reader_is_through_before_its_block_is_filled_anew)
 {
-	struct rig rig = rig_start(32 << 20, NULL);
+	struct pool_rig rig;
 	struct glimpse glimpse = {0};
 	struct fm_pool *writer;
 	pthread_t thread;
 	uint32_t n = 0;
 
-	rig_serve(&rig);
-	writer = attach(&rig, 0, 0);
-	glimpse.pool = attach(&rig, FM_ATTACH_READ_ONLY, 0);
+	start_pool(&rig, 32 << 20);
+	writer = pool_rig_attach(&rig, 0, 0);
+	glimpse.pool = pool_rig_attach(&rig, FM_ATTACH_READ_ONLY, 0);
 	while (n < GLANCED)
 		put_some(writer, n++);
 	ck_assert_int_eq(pthread_create(&thread, NULL, glance, &glimpse), 0);
@@ -775,7 +734,7 @@ START_TEST(a_reader_is_through_before_its_block_is_filled_anew)
 	pthread_join(thread, NULL);
 	fm_pool_detach(glimpse.pool);
 	fm_pool_detach(writer);
-	rig_stop(&rig);
+	pool_rig_stop(&rig);
 }
 END_TEST
 
@@ -795,9 +754,9 @@ static long faults(void)
 }
 
 /* Page faults of a reader that looks at each page of 24 blocks of 1 MiB. */
-static long faults_of_reading(struct rig *rig, uint32_t flags)
+static long faults_of_reading(struct pool_rig *rig, uint32_t flags)
 {
-	struct fm_pool *pool = attach(rig, flags, 0);
+	struct fm_pool *pool = pool_rig_attach(rig, flags, 0);
 	struct fm_block blocks[24];
 	long before;
 
@@ -817,13 +776,13 @@ static long faults_of_reading(struct rig *rig, uint32_t flags)
 
 START_TEST(pages_are_mapped_ahead)
 {
-	struct rig rig = rig_start(64 << 20, NULL);
+	struct pool_rig rig;
 	struct fm_pool *writer;
 	struct fm_block block;
 	long before, ahead, one_by_one;
 
-	rig_serve(&rig);
-	writer = attach(&rig, 0, 0);
+	start_pool(&rig, 64 << 20);
+	writer = pool_rig_attach(&rig, 0, 0);
 	ck_assert_int_eq(fm_block_stage(writer, 1 << 20, 1, &block, 0), 0);
 	before = faults();
 	fill(&block, 0);
@@ -838,7 +797,7 @@ START_TEST(pages_are_mapped_ahead)
 	ck_assert_int_gt(one_by_one, 100);
 	ck_assert_int_lt(ahead, one_by_one / 2);
 	fm_pool_detach(writer);
-	rig_stop(&rig);
+	pool_rig_stop(&rig);
 }
 END_TEST
 

@@ -17,65 +17,38 @@
 #include <check.h>
 #include <fabricmgr.h>
 
+#include "pool_rig.h"
+
 #define LONG_NS	    60000000000ull
 #define ENTRIES	    64u
 #define VALUE	    (256u << 10)
 #define EVERLASTING (3600ull * 1000000000ull)
 
 static const struct fm_digest ns = {{1}};
-static char folder[40], path[64];
-static struct fm_server *server;
+static struct pool_rig rig;
 static struct fm_pool *pool;
-static pthread_t thread;
-
-static void *serve(void *argument)
+static void start_on(uint64_t nvme_bytes)
 {
-	(void)argument;
-	fm_server_run(server);
-	return NULL;
-}
+	const struct fm_server_options options = {
+		.pool_bytes = 32 << 20,
+		.entries_max = ENTRIES,
+		.nvme_bytes = nvme_bytes,
+		.nvme_flags = nvme_bytes ? FM_NVME_NOT_DURABLE : 0,
+	};
 
-static struct fm_pool *attach(void)
-{
-	struct fm_attach_options options = {.size = sizeof(options)};
-	struct fm_pool *attached;
-
-	ck_assert_int_eq(fm_server_connect(server, &options.fd), 0);
-	ck_assert_int_eq(fm_pool_attach(&options, &attached), 0);
-	return attached;
-}
-
-static void start_on(const char *nvme)
-{
-	struct fm_server_options options = {.size = sizeof(options),
-					    .pool_bytes = 32 << 20,
-					    .entries_max = ENTRIES,
-					    .socket = path,
-					    .nvme_path = nvme,
-					    .nvme_bytes = nvme ? 260 << 20 : 0,
-					    .nvme_flags = nvme ? FM_NVME_NOT_DURABLE : 0,
-					    .memory = "memfd"};
-
-	strcpy(folder, "/tmp/fabricmgr-queue-XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(folder));
-	snprintf(path, sizeof(path), "%s/pool", folder);
-	ck_assert_msg(!fm_server_create(&options, &server), "%s", fm_error_detail());
-	ck_assert_int_eq(pthread_create(&thread, NULL, serve, NULL), 0);
-	pool = attach();
+	pool_rig_start(&rig, &options);
+	pool = pool_rig_attach(&rig, 0, 0);
 }
 
 static void start(void)
 {
-	start_on(NULL);
+	start_on(0);
 }
 
 static void stop(void)
 {
 	fm_pool_detach(pool);
-	fm_server_stop(server);
-	pthread_join(thread, NULL);
-	fm_server_destroy(server);
-	rmdir(folder);
+	pool_rig_stop(&rig);
 }
 
 static struct fm_key key_of(uint32_t n)
@@ -380,7 +353,7 @@ START_TEST(a_detached_pool_leaves_a_queue_to_collect)
 		ck_assert_int_eq(done[i].result, FM_ERR_CANCELLED);
 	ck_assert_int_eq(fm_queue_wait(queue, done, 16, 0), 0);
 	fm_queue_destroy(queue);
-	pool = attach();
+	pool = pool_rig_attach(&rig, 0, 0);
 	queue = create(0, 0); /* and one that is destroyed with requests in it */
 	ck_assert_int_eq(fm_queue_submit(queue, &request, NULL), 0);
 	fm_queue_destroy(queue);
@@ -399,7 +372,7 @@ START_TEST(a_child_has_no_queue_and_no_pool)
 
 	if (!child) {
 		struct fm_attach_options options = {
-			.size = sizeof(options), .socket = path, .fd = -1};
+			.size = sizeof(options), .socket = rig.socket, .fd = -1};
 		struct fm_queue *other;
 		struct fm_pool *own;
 		int bad = 0;
@@ -410,7 +383,7 @@ START_TEST(a_child_has_no_queue_and_no_pool)
 		bad |= fm_queue_cancel(queue, 1) != FM_ERR_FORKED;
 		bad |= fm_queue_create(pool, NULL, &other) != FM_ERR_FORKED;
 		/* Attached for itself, what it inherited is still the parent's. */
-		bad |= fm_server_connect(server, &status) != FM_ERR_FORKED;
+		bad |= fm_server_connect(rig.server, &status) != FM_ERR_FORKED;
 		bad |= fm_pool_attach(&options, &own) != 0;
 		bad |= fm_pool_match(own, &key, 1) != 0;
 		bad |= fm_pool_match(pool, &key, 1) != FM_ERR_FORKED;
@@ -438,12 +411,10 @@ START_TEST(a_queue_fetches_what_is_not_in_memory)
 	struct fm_key keys[N];
 	struct fm_block blocks[8];
 	int results[N];
-	char file[] = "/tmp/fabricmgr-queue-nvme-XXXXXX";
 	struct fm_queue_request request = {.size = sizeof(request), .n = N, .deadline_ns = LONG_NS};
 
 	stop();
-	close(mkstemp(file));
-	start_on(file);
+	start_on(260 << 20);
 	queue = create(0, 0);
 	for (uint32_t i = 0; i < N; i++) {
 		struct fm_put put = {.key = key_of(i), .data = data[i], .length = sizeof(data[i])};
@@ -484,7 +455,6 @@ START_TEST(a_queue_fetches_what_is_not_in_memory)
 	ck_assert_int_eq(fm_pool_info(pool, &now), 0);
 	ck_assert_uint_gt(now.nvme_fetched, 0);
 	fm_queue_destroy(queue);
-	unlink(file);
 }
 END_TEST
 

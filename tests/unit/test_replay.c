@@ -14,6 +14,7 @@
 #include "core/index.h"
 #include "core/leaves.h"
 #include "fabric-sim/replay.h"
+#include "scratch.h"
 
 #define TOKENS 4u
 
@@ -249,10 +250,9 @@ static const char sessions[] =
 
 static int load(const void *bytes, size_t n, struct fm_trace *trace)
 {
-	char path[] = "/tmp/fabricmgr-trace-XXXXXX";
-	int fd = mkstemp(path), err;
+	char path[SCRATCH_MAX];
+	int fd = scratch_file(path), err;
 
-	ck_assert_int_ge(fd, 0);
 	ck_assert_int_eq(write(fd, bytes, n), n);
 	close(fd);
 	err = fm_trace_load(path, trace);

@@ -62,7 +62,7 @@ static const struct kind {
 
 static const char *const isas[] = {"portable", "avx2", "avx512", "amx"};
 
-static char path[64];
+static char path[SCRATCH_MAX];
 
 struct bits {
 	const struct kind *kind;
@@ -187,7 +187,7 @@ START_TEST(the_same_bits_in_every_chunk_thread_count_and_instruction_set)
 	ck_assert_ptr_nonnull(bits);
 	bits->kind = &kinds[_i];
 	create_lone(bits->kind, bits->lone, REQUESTS);
-	pool_rig_start(&bits->rig, POOL_ENTRIES);
+	pool_rig_start_small(&bits->rig, POOL_ENTRIES);
 	for (int i = 0; i < 4; i++) {
 		bits->isa = isas[i];
 		for (bits->threads = 1; bits->threads <= 4; bits->threads *= 2) {
@@ -238,11 +238,11 @@ int main(void)
 	Suite *suite = suite_create("same_bits");
 	TCase *tests = tcase_create("same_bits");
 	SRunner *runner = srunner_create(suite);
-	char cache[] = "/tmp/fabricmgr-cache-XXXXXX";
+	char cache[SCRATCH_MAX];
 	int failed;
 
-	if (mkdtemp(cache))
-		setenv("XDG_CACHE_HOME", cache, 1);
+	scratch_folder(cache);
+	setenv("XDG_CACHE_HOME", cache, 1);
 	if (tiny_model_write(&shape, path))
 		return 1;
 	tcase_set_timeout(tests, 600);
@@ -253,6 +253,7 @@ int main(void)
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);
 	srunner_free(runner);
+	scratch_remove(cache);
 	unlink(path);
 	return failed ? 1 : 0;
 }

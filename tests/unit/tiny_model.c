@@ -176,16 +176,15 @@ static void tensors(struct writer *out)
 	}
 }
 
-int tiny_model_write(const struct tiny_model *shape, char path[64])
+int tiny_model_write(const struct tiny_model *shape, char path[SCRATCH_MAX])
 {
 	struct writer out = {.shape = shape};
 	int fd;
 
 	keys(&out);
 	tensors(&out);
-	snprintf(path, 64, "/tmp/fabricmgr-tiny-XXXXXX");
-	fd = mkstemp(path);
-	out.file = fd < 0 ? NULL : fdopen(fd, "w");
+	fd = scratch_file(path);
+	out.file = fdopen(fd, "w");
 	if (!out.file)
 		return -1;
 	put(&out, "GGUF", 4);

@@ -6,6 +6,8 @@
 
 #include <stdint.h>
 
+#include "scratch.h"
+
 struct tiny_model {
 	uint32_t n_layers, dim, n_heads, n_kv_heads, ffn_dim, vocab, context;
 	const char *extra_key; /* NULL, or a u32 key of value 4 more */
@@ -15,7 +17,7 @@ struct tiny_model {
 	uint32_t embedding_type, matrix_type, value_type, ffn_type, norm_type;
 };
 
-/* Creates a file under /tmp and writes its name to @path. Returns 0, or -1 with errno. */
-int tiny_model_write(const struct tiny_model *shape, char path[64]);
+/* Creates a file and writes its name to @path. Returns 0, or -1 with errno. */
+int tiny_model_write(const struct tiny_model *shape, char path[SCRATCH_MAX]);
 
 #endif
