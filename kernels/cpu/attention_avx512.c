@@ -8,17 +8,35 @@
 #include "attention_avx512.h"
 #include "avx512.h"
 
-enum { HEADS_MAX = 3 };
+enum {
+	HEADS_MAX = 3,
+	TILES_AHEAD = 2, /* fetched before they are wanted: blocks lie far apart in memory */
+};
 
 struct state {
 	__m512 values[HEADS_MAX][VECTORS];
 	float largest[HEADS_MAX], sum[HEADS_MAX];
 };
 
-/* The scores of @heads heads against the first @n tokens of a tile; the rest are 0. */
-INLINE void scores(size_t heads, bool is_half, const void *keys, size_t n, const float *q,
-		   float scale, __m512 *out)
+/* Row @token of the keys and values of a tile to come. */
+INLINE void fetch_row(bool is_half, const struct fm_attention *attention, size_t tile, size_t token)
 {
+	const size_t bytes = HEAD_DIM * (is_half ? 2 : 4);
+	const uint8_t *block = (const uint8_t *)attention->blocks[tile] + token * bytes;
+
+	UNROLL
+	for (size_t i = 0; i < bytes; i += 64) {
+		_mm_prefetch((const char *)(block + attention->key_offset + i), _MM_HINT_T0);
+		_mm_prefetch((const char *)(block + attention->value_offset + i), _MM_HINT_T0);
+	}
+}
+
+/* The scores of @heads heads against the first @n tokens of a tile; the rest are 0. Meanwhile tile
+ * @ahead is fetched. */
+INLINE void scores(size_t heads, bool is_half, const struct fm_attention *attention, size_t tile,
+		   size_t ahead, size_t n, const float *q, __m512 *out)
+{
+	const void *keys = (const uint8_t *)attention->blocks[tile] + attention->key_offset;
 	_Alignas(64) float partial[HEADS_MAX][FM_ATTENTION_TOKENS][FM_LANES];
 
 	for (size_t token = 0; token < FM_ATTENTION_TOKENS; token++) {
@@ -27,6 +45,7 @@ INLINE void scores(size_t heads, bool is_half, const void *keys, size_t n, const
 		UNROLL
 		for (size_t head = 0; head < heads; head++)
 			sums[head] = _mm512_setzero_ps();
+		fetch_row(is_half, attention, ahead, token);
 		if (token < n) {
 			UNROLL
 			for (size_t i = 0; i < VECTORS; i++) {
@@ -45,19 +64,19 @@ INLINE void scores(size_t heads, bool is_half, const void *keys, size_t n, const
 	}
 	UNROLL
 	for (size_t head = 0; head < heads; head++)
-		out[head] = _mm512_mul_ps(lanes_sums(partial[head]), _mm512_set1_ps(scale));
+		out[head] =
+			_mm512_mul_ps(lanes_sums(partial[head]), _mm512_set1_ps(attention->scale));
 }
 
 INLINE void take_tile(size_t heads, bool is_half, const struct fm_attention *attention, size_t tile,
-		      size_t n, const float *q, struct state *state)
+		      size_t ahead, size_t n, const float *q, struct state *state)
 {
 	const __mmask16 mask = (__mmask16)((1u << n) - 1);
-	const uint8_t *block = attention->blocks[tile];
-	const void *values = block + attention->value_offset;
+	const void *values = (const uint8_t *)attention->blocks[tile] + attention->value_offset;
 	_Alignas(64) float weights[HEADS_MAX][FM_ATTENTION_TOKENS];
 	__m512 score[HEADS_MAX];
 
-	scores(heads, is_half, block + attention->key_offset, n, q, attention->scale, score);
+	scores(heads, is_half, attention, tile, ahead, n, q, score);
 	UNROLL
 	for (size_t head = 0; head < heads; head++) {
 		float largest = _mm512_mask_reduce_max_ps(mask, score[head]);
@@ -97,7 +116,7 @@ INLINE void take_tile(size_t heads, bool is_half, const struct fm_attention *att
 INLINE void attend(size_t heads, bool is_half, const struct fm_attention *attention,
 		   size_t position, const float *q, float *out)
 {
-	const size_t n_tokens = position + 1;
+	const size_t n_tokens = position + 1, last = position / FM_ATTENTION_TOKENS;
 	struct state state;
 
 	UNROLL
@@ -109,9 +128,10 @@ INLINE void attend(size_t heads, bool is_half, const struct fm_attention *attent
 		state.sum[head] = 0.0f;
 	}
 	for (size_t first = 0; first < n_tokens; first += FM_ATTENTION_TOKENS) {
-		size_t n = n_tokens - first;
+		size_t n = n_tokens - first, tile = first / FM_ATTENTION_TOKENS;
+		size_t ahead = tile + TILES_AHEAD < last ? tile + TILES_AHEAD : last;
 
-		take_tile(heads, is_half, attention, first / FM_ATTENTION_TOKENS,
+		take_tile(heads, is_half, attention, tile, ahead,
 			  n < FM_ATTENTION_TOKENS ? n : FM_ATTENTION_TOKENS, q, &state);
 	}
 	UNROLL
