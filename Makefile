@@ -79,7 +79,7 @@ help:
 	'  make deps       install the Debian packages that the build needs (root or sudo)' \
 	'  make model      fetch the demo model and print its path (MODEL=/path/x.gguf uses another)' \
 	'  make demo       the whole system on this machine, answering questions (KEEP=1 leaves it running)' \
-	'  make check      the tests of every change; installs what they need' \
+	'  make check      every test; installs what it needs' \
 	'  make check-long 5000 random mixes of requests (MIXES), every case of same bits, check-deb' \
 	'                  and what one tenant learns of another by timing (ISOLATION_PROBES)' \
 	'  make bench      every benchmark; make bench-NAME one of: $(BENCHES)' \

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The AVX-512 path: the generic C compiled for AVX-512, with the matrix products and the attention
- * replaced by hand-written code; and the AMX path, which is this one with integer products on
- * tiles. Only the dispatcher may call into it. Invariant: the same bits as the portable path.
+ * The AVX-512 path: the generic C compiled for AVX-512, with the matrix products, the attention and
+ * the integers of activations replaced by hand-written code; and the AMX path, which is this one
+ * with integer products on tiles. Only the dispatcher may call into it. Invariant: the same bits as
+ * the portable path.
  */
 #include "amx.h"
 #include "avx512.h"
@@ -17,7 +18,7 @@ static void attention(const struct fm_attention *job, const float *q, float *out
 
 #define KERNELS                                                                                    \
 	.rms_norm = fm_generic_rms_norm, .add = fm_generic_add, .rope = fm_generic_rope,           \
-	.silu_multiply = fm_generic_silu_multiply, .quantise = fm_generic_quantise,                \
+	.silu_multiply = fm_generic_silu_multiply, .quantise = fm_avx512_quantise,                \
 	.store_kv = fm_generic_store_kv, .attention = attention,                                   \
 	.product_float = fm_avx512_product_float, .row = fm_generic_row
 

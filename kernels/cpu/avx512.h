@@ -19,6 +19,8 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
+void fm_avx512_quantise(struct fm_tile *tiles, size_t token, const float *x, size_t n,
+			bool is_fine);
 void fm_avx512_product_integer(const struct fm_matrix *matrix, size_t first_group, size_t end_group,
 			       const struct fm_tile *tiles, bool is_fine, size_t n_tokens,
 			       float *const *out);
