@@ -21,6 +21,8 @@ DEPS_TEST := check libsubunit-dev python3-pytest python3-yaml clang-14 libclang-
 	python3-redis libhiredis-dev g++ pkgconf man-db
 # The programs that benchmarks compare with: to build llama.cpp, redis-server, fio.
 DEPS_PEERS := g++ cmake make redis-server redis-tools fio
+# Virtual machines and kernel modules for them.
+DEPS_VM := qemu-system-x86 busybox-static kmod xz-utils zstd libelf1 libibverbs-dev ibverbs-providers iproute2
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 WARN := -Wall -Wextra -Werror -Wmissing-prototypes -Wstrict-prototypes -Wpointer-arith -Wvla
@@ -68,7 +70,8 @@ TSAN_LINK := $(if $(TSAN_OBJ),-Wl$(comma)--wrap=mmap -Wl$(comma)--wrap=munmap)
 BIN := $(addprefix $(BUILD)/bin/,$(TOOLS) fabric-sim fabric-engine)
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps deps-test model demo check check-long check-long-asan check-formats fuzz clean install programs units plants plant_race FORCE check-kills tsan-units
+.PHONY: all help deps deps-test model demo check check-long check-long-asan check-formats fuzz clean install programs units plants plant_race FORCE check-kills tsan-units \
+	deps-vm kmod vm-programs check-vm check-vm-debug debug-kernel
 .DELETE_ON_ERROR:
 
 all: programs
@@ -91,6 +94,10 @@ help:
 	'  make deb        Debian packages into build/deb; make check-deb installs, upgrades and purges them in a fresh root' \
 	'  make check-browser  page of the daemon in a headless Chromium' \
 	'  make sizing     the figures of Documentation/sizing.md: overheads, blocks, hit rates (SIZING_ARGS)' \
+	'  make kmod       the kernel module for the kernels of the tests (KMOD_KERNELS) into build/kmod; for one of' \
+	'                  your own: make -C kmod KDIR=/path/to/its/build' \
+	'  make check-vm   the module in virtual machines with Debian 12 kernels 6.1 and 6.12 (ONLY=program)' \
+	'  make check-vm-debug  the same under KASAN, lockdep and kmemleak (DEBUG_KERNEL=folder; make debug-kernel)' \
 	'  make check-formats  weights in every format against the gguf package' \
 	'  make fuzz       the fuzz targets, FUZZ_SECONDS (10) each' \
 	'  make install    DESTDIR= PREFIX=$(PREFIX) LIBDIR=PREFIX/lib; make uninstall takes the same' \
@@ -109,6 +116,8 @@ deps:
 	@$(call install_missing,$(DEPS_BUILD))
 deps-test: deps
 	@$(call install_missing,$(DEPS_TEST))
+deps-vm: deps
+	@$(call install_missing,$(DEPS_VM))
 
 model:
 	@MODEL='$(MODEL)' CACHE='$(CACHE)' bash tools/fetch-model.sh
@@ -166,6 +175,41 @@ check-long-asan: deps-test
 	@path=$$(MODEL='$(MODEL)' CACHE='$(CACHE)' bash tools/fetch-model.sh | tail -n 1) && [ -n "$$path" ] && \
 		for unit in model model_reference; do FABRICMGR_TEST_MODEL="$$path" MODEL_ALL=1 \
 			CK_TIMEOUT_MULTIPLIER=12 build/asan/tests/unit/$$unit || exit 1; done
+
+# The kernel module: built for each kernel in a copy of its sources, for kbuild writes beside them. The
+# kernels are fetched once into CACHE/kernels. For the kernel of this machine: make -C kmod.
+KMOD_KERNELS ?= 6.1 6.12
+DEBUG_KERNEL ?=
+kernel_folder = CACHE='$(CACHE)' DEBUG_KERNEL='$(DEBUG_KERNEL)' python3 -B tests/vm/kernels.py fetch
+kmod: deps-vm
+	@for kernel in $(KMOD_KERNELS); do $(MAKE) --no-print-directory -s kmod-$$kernel || exit 1; done
+kmod-%: FORCE
+	@folder=$$($(kernel_folder) $*) && for part in $(if $(wildcard kmod/Kbuild),kmod) tests/vm/modules; do \
+		to=build/$$( [ $$part = kmod ] && echo kmod || echo vm-modules)/$*; mkdir -p $$to && \
+		echo "  KMOD  $$to" && cp -ru --preserve=timestamps $$part/. $$to/ && \
+		$(MAKE) --no-print-directory -s -C $$folder/build M=$(CURDIR)/$$to CONFIG_DEBUG_INFO_BTF_MODULES= $(KMOD_ARGS) modules || exit 1; done
+
+# Tests in virtual machines: tests/vm/tests/NAME.c is a program that prints TAP; what several of them use is in tests/vm/lib.
+VM_BIN := $(patsubst tests/vm/tests/%.c,$(BUILD)/tests/vm/%,$(wildcard tests/vm/tests/*.c))
+.SECONDARY: $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(wildcard tests/vm/tests/*.c))
+vm-programs: $(VM_BIN)
+$(BUILD)/tests/vm/%: $(BUILD)/tests/vm/tests/%.o $(call obj,$(call src,tests/vm/lib)) $(BUILD)/libfabricmgr.a
+	@mkdir -p $(@D)
+	@echo "  LINK  $@"
+	@$(CC) $(LDFLAGS_ALL) -o $@ $^ -lm -libverbs $(LDLIBS_LIB)
+
+check-vm: KMOD_KERNELS = 6.1 6.12
+check-vm-debug: KMOD_KERNELS = $(if $(DEBUG_KERNEL)$(wildcard $(CACHE)/kernels/debug-own/release),debug)
+check-vm check-vm-debug: deps-vm
+	@$(MAKE) --no-print-directory -s -j$$(nproc) vm-programs
+	@for kernel in $(KMOD_KERNELS); do $(MAKE) --no-print-directory -s -j$$(nproc) kmod-$$kernel || exit 1; done
+	@CACHE='$(CACHE)' DEBUG_KERNEL='$(DEBUG_KERNEL)' python3 -B tests/vm/check.py $(or $(KMOD_KERNELS),debug) $(addprefix --only ,$(ONLY))
+
+# The debug kernel of tests/vm/debug.config, from Debian's sources: 40 minutes of a processor.
+DEPS_DEBUG_KERNEL := flex bison bc libelf-dev libssl-dev xz-utils
+debug-kernel: deps-vm
+	@$(call install_missing,$(DEPS_DEBUG_KERNEL))
+	@CACHE='$(CACHE)' python3 -B tests/vm/kernels.py build debug
 
 # The daemon's page in a headless Chromium.
 DEPS_BROWSER := chromium chromium-driver fonts-dejavu-core

@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the kernel module's tests in virtual machines: check.py 6.1 6.12 (`make check-vm`, `make check-vm-debug`).
+
+Every program of tests/vm/tests runs in one machine of each kernel, the module freshly loaded before it and
+unloaded after it. Failed is a program, an unload, any complaint in the kernel's log, a leak, memory
+that does not come back and a machine that does not come to its end. At last faults are planted in the
+same machine: a harness that does not find them fails, too.
+"""
+import argparse
+import glob
+import os
+import re
+import shutil
+import sys
+
+sys.dont_write_bytecode = True
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TOP = os.path.dirname(os.path.dirname(HERE))
+sys.path[:0] = [HERE, os.path.join(TOP, "tests")]
+
+import kernels  # noqa: E402
+import machine  # noqa: E402
+from suites import common  # noqa: E402
+
+# Of the kernel's own, loaded before anything else where they are not built in.
+MODULES = ("nvme", "crc32_generic", "rdma_rxe", "dummy", "veth", "ib_uverbs", "rdma_ucm", "vgem")
+LIMIT_S, MACHINE_LIMIT_S = 120, {"6.1": 420, "6.12": 420, "debug": 900}
+# What the debug kernel alone finds; lockdep is off after KASAN's first report.
+PLANTED = {"6.1": ("warning",), "6.12": ("warning",), "debug": ("warning", "sleep", "use-after-free")}
+SKIPPED = 4  # exit status, as kselftest has it
+# Free memory wanders by caches that nobody can drop; a chunk of a region is 4 MiB.
+LOST_KIB_MAX = 12 << 10
+
+
+class Program:
+    """A test program and what its source asks for: `VM: unloaded, limit 60, only debug` in a comment."""
+
+    def __init__(self, source):
+        self.name = os.path.basename(source)[:-2]
+        self.path = f"{TOP}/build/release/tests/vm/{self.name}"
+        with open(source, encoding="utf-8") as file:
+            wishes = re.search(r"\bVM: ([^\n*]*)", file.read())
+        self.wishes = [wish.strip(" .") for wish in wishes[1].split(",")] if wishes else []
+
+    def wish(self, word, default=None):
+        found = [wish[len(word):].strip() for wish in self.wishes if wish.split()[0] == word]
+        return found[0] if found else default
+
+    def is_for(self, kernel):
+        return self.wish("only", kernel) == kernel
+
+
+def programs(kernel, only):
+    found = [Program(source) for source in sorted(glob.glob(f"{HERE}/tests/*.c"))]
+    return [program for program in found if program.is_for(kernel) and (not only or program.name in only)]
+
+
+def fill(archive, kernel, chosen, has_module):
+    for name in MODULES:
+        archive.module(name)
+    for path in glob.glob(f"{TOP}/build/kmod/{kernel}/*.ko") + glob.glob(f"{TOP}/build/vm-modules/{kernel}/*.ko"):
+        archive.module_file(path, is_loaded=False)
+    for program in chosen:
+        archive.program(f"tests/{program.name}", program.path)
+    for path in glob.glob("/usr/lib/x86_64-linux-gnu/libibverbs/librxe*.so"):
+        archive.program(path, path)
+    for path in glob.glob("/etc/libibverbs.d/rxe.driver"):
+        archive.file(path, path)
+    archive.program("usr/bin/rdma", shutil.which("rdma", path=machine.PATH))
+    with open(f"{HERE}/job.sh", encoding="utf-8") as file:
+        lines = [file.read(), "echo @free $(free_kib)"]
+    for program in chosen:
+        is_loaded = "no" if not has_module or "unloaded" in program.wishes else "yes"
+        lines.append(f"program {program.name} {program.wish('limit', LIMIT_S)} {is_loaded}")
+    lines += ["echo @free $(free_kib)", "scan_for_leaks"]
+    lines += [f"planted {fault}" for fault in PLANTED[kernel]]
+    archive.text("job", f"export FABRICMGR_KERNEL={kernel}\n" + "\n".join(lines) + "\n")
+
+
+def verdict(text, status):
+    """(passed, failed, skipped) of one program, from its lines of TAP; the plan at its end has to fit."""
+    lines = re.findall(r"^(not ok|ok) \d+(?: - )?(.*)$", text, re.M)
+    skipped = sum("# SKIP" in line for _, line in lines)
+    failed = sum(word == "not ok" for word, _ in lines)
+    plan = re.findall(r"^1\.\.(\d+)( # SKIP)?", text, re.M)
+    if plan and plan[-1] == ("0", " # SKIP") and status == SKIPPED:
+        return 0, 0, 1
+    if not lines or not plan or int(plan[-1][0]) != len(lines) or (status != 0 and not failed):
+        failed += 1
+    return sum(word == "ok" for word, _ in lines) - skipped, failed, skipped
+
+
+def report_programs(kernel, chosen, vm):
+    for program in chosen:
+        found = re.search(rf"^@begin {program.name}\n(.*?)^@end {program.name} (\d+) ([\d.]+) ([\d.]+)$",
+                          vm.output, re.S | re.M)
+        if not found:
+            begun = vm.output.find(f"@begin {program.name}\n")
+            text = vm.output[begun:] if begun >= 0 else "it was not begun"
+            common.report(f"vm/{kernel}/{program.name}", 0, 1, 0, 0.0, f"{text}\nit did not end\n" + tail(vm.log))
+            continue
+        text, status = found[1] + f"exit status {found[2]}\n", int(found[2])
+        result = verdict(text, status)
+        text = re.sub(r"^(.*# SKIP.*)$", r"SKIP: \1", text, flags=re.M)
+        common.report(f"vm/{kernel}/{program.name}", *result, float(found[4]) - float(found[3]), text)
+
+
+def tail(text, lines=40):
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def split_log(log):
+    """The log without what was planted, and {fault: its part}."""
+    parts = dict(re.findall(r"vm: planted (\S+)\n(.*?)vm: planted end", log, re.S))
+    log = re.sub(r"[^\n]*vm: planted \S+\n.*?vm: planted end", "", log, flags=re.S)
+    leak = re.compile(r"[^\n]*kmemleak: unreferenced object(?:(?!unreferenced object).)*?\[planted\][^\n]*", re.S)
+    if leak.search(log):
+        parts["leak"] = leak.search(log)[0]
+    return leak.sub("", log), parts
+
+
+def where(log, fault):
+    """The program during which the log got @fault."""
+    before = re.findall(r"vm: begin (\S+)", log[:log.find(fault)])
+    return f"during {before[-1]}:\n{fault}" if before else fault
+
+
+def report_machine(kernel, vm, status):
+    own, planted = split_log(vm.log)
+    faults = [where(own, fault) for fault in machine.faults(own)]
+    common.report(f"vm/{kernel}/the kernel's log", int(not faults), int(bool(faults)), 0, vm.seconds, "\n".join(faults))
+    is_ended = status == 0
+    common.report(f"vm/{kernel}/the end", int(is_ended), int(not is_ended), 0, vm.seconds,
+                  "" if is_ended else f"{'stopped at its limit' if vm.is_late else 'it ended early'}\n" + tail(vm.log))
+    free = [int(kib) for kib in re.findall(r"^@free (\d+)$", vm.output, re.M)]
+    lost = free[0] - free[-1] if len(free) == 2 else LOST_KIB_MAX + 1
+    common.report(f"vm/{kernel}/memory comes back", int(lost <= LOST_KIB_MAX), int(lost > LOST_KIB_MAX), 0, 0.0,
+                  f"NOTE: {lost} KiB less are free than before the programs")
+    for fault in PLANTED[kernel] + (("leak",) if kernel == "debug" else ()):
+        is_found = bool(machine.faults(planted.get(fault, "")))
+        common.report(f"vm/{kernel}/a planted {fault} is found", int(is_found), int(not is_found), 0, 0.0,
+                      planted.get(fault, "it was not planted"))
+
+
+def check(kernel, only):
+    folder = kernels.find(kernel)
+    if not folder:
+        print("SKIP: make check-vm-debug: no debug kernel is at hand: `make debug-kernel` builds one (an hour), "
+              "DEBUG_KERNEL=FOLDER names a built one", flush=True)
+        common.report(f"vm/{kernel}", 0, 0, 1, 0.0)
+        return
+    has_module = os.path.exists(f"{TOP}/build/kmod/{kernel}/fabricmgr.ko")
+    if not has_module:
+        is_here = os.path.exists(f"{TOP}/kmod/Kbuild")
+        common.report(f"vm/{kernel}/fabricmgr.ko", 0, int(is_here), int(not is_here), 0.0,
+                      f"SKIP: it is not built for {kernel}: make kmod")
+    work = machine.work_folder()
+    try:
+        chosen = programs(kernel, only)
+        archive = machine.Archive(folder)
+        fill(archive, kernel, chosen, has_module)
+        vm = machine.Machine(folder, archive, work, machine.nvme(work))
+        status = vm.start().wait(MACHINE_LIMIT_S[kernel])
+        report_programs(kernel, chosen, vm)
+        report_machine(kernel, vm, status)
+    finally:
+        machine.forget(work)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("kernels", nargs="+", choices=(*kernels.DEBIAN, "debug"))
+    parser.add_argument("--only", action="append", help="this program (may be repeated)")
+    options = parser.parse_args()
+    machine.need()
+    for kernel in options.kernels:
+        check(kernel, options.only)
+    total = common.TOTAL
+    print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
+    return 1 if total["failed"] or not (total["passed"] or total["skipped"]) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
