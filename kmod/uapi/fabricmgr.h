@@ -258,8 +258,8 @@ struct fabricmgr_region_own {
 /*
  * A dma-buf of a range, for ibv_reg_dmabuf_mr and the like; with write permission O_RDWR is
  * possible. Of a peer: a dma-buf that shares its memory, always all of it, and that is revoked
- * together with it. Sealed ranges are exported read-only, and what is exported for writing cannot
- * be sealed (EBUSY).
+ * together with it. A read-only one can be mapped for a device to read alone (DMA_TO_DEVICE); who
+ * may write to the region answers for what devices write through his exports, sealed or not.
  */
 #define FABRICMGR_IOC_REGION_EXPORT _IO(0xFA, 0x17)
 
@@ -399,9 +399,9 @@ struct fabricmgr_client_info {
  * STAGE gives free ranges to a client that has the region open (write permission; EEXIST: staged or
  * sealed already). UNSTAGE takes them back, closing the write window there. SEAL makes ranges that
  * are free, or staged to one client, immutable: EBUSY while one of their chunks carries DMA pins
- * above the baseline, or is exported for writing; a client may seal what is staged to it. UNSEAL
- * frees sealed ranges again (write permission). PINS tells in @result whether a range's chunks
- * carry pins above the baseline (EBUSY) and changes nothing.
+ * above the baseline; a client may seal what is staged to it. UNSEAL frees sealed ranges again
+ * (write permission). PINS tells in @result whether a range's chunks carry pins above the baseline
+ * (EBUSY) and changes nothing.
  */
 #define FABRICMGR_IOC_STAGE _IO(0xFA, 0x30)
 #define FABRICMGR_IOC_UNSTAGE _IO(0xFA, 0x31)

@@ -14,6 +14,7 @@ LIBRARY = [*API, "kmod/uapi", "libfabricmgr/base"]
 # Folder: the folders and headers that its files may include besides their own folder's. A folder
 # that is not here has no place in the house yet.
 ARROWS = {
+    "kmod": ["kmod/uapi"],
     "kmod/uapi": [],
     "libfabricmgr/include": [],
     "libfabricmgr/base": [*API],
