@@ -62,7 +62,7 @@ HOMES = {
     "microhttpd.h": ["engine/http", "tools/fabricmgrd"],
     "pcre2.h": ["engine/text"],
     "utf8proc.h": ["engine/text"],
-    "immintrin.h": ["kernels/cpu"],
+    "immintrin.h": ["kernels/cpu", "libfabricmgr/base"],
     "cpuid.h": ["kernels/cpu"],
 }
 
