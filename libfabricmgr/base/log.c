@@ -2,7 +2,8 @@
 /*
  * The one logger: whole lines to standard error. Any layer may call it; it calls nothing above
  * libc.
- * Invariant: a line is written by a single write(2), so lines of several threads never mix.
+ * Invariant: a line is written by a single write(2), so lines of several threads never mix. What
+ * somebody else can provoke without end does not fill the log.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <fabricmgr.h>
@@ -80,16 +82,47 @@ bool fm_log_is_on(enum fm_log_level level)
 	return (int)level <= limit;
 }
 
+/* Warnings of one code in one minute; others are counted. */
+#define WARNINGS_A_MINUTE 60u
+#define CODES 4096u
+
+static struct {
+	_Atomic uint32_t minute, said; /* relaxed: a line too many or too few does no harm */
+} warnings[CODES];
+
+/* Counts a warning; whether it is to be left out. @tail: what to say behind it. */
+static bool is_left_out(enum fm_log_level level, const char *format, char *tail, size_t size)
+{
+	uint32_t code, minute, said, before = 0;
+	struct timespec now;
+
+	if (level != FM_LOG_WARNING || strncmp(format, "FM", 2))
+		return false;
+	code = (uint32_t)strtoul(format + 2, NULL, 10) % CODES;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	minute = (uint32_t)(now.tv_sec / 60) + 1;
+	if (atomic_exchange_explicit(&warnings[code].minute, minute, memory_order_relaxed) !=
+	    minute)
+		before = atomic_exchange_explicit(&warnings[code].said, 0, memory_order_relaxed);
+	said = atomic_fetch_add_explicit(&warnings[code].said, 1, memory_order_relaxed) + 1;
+	if (before > WARNINGS_A_MINUTE)
+		snprintf(tail, size, " (%u like this one were left out before)",
+			 before - WARNINGS_A_MINUTE);
+	else if (said == WARNINGS_A_MINUTE)
+		snprintf(tail, size, " (more of these are left out until the minute is over)");
+	return said > WARNINGS_A_MINUTE;
+}
+
 void fm_log(enum fm_log_level level, const char *format, ...)
 {
 	const char *program = atomic_load_explicit(&program_name, memory_order_relaxed);
 	int target = atomic_load_explicit(&log_target, memory_order_relaxed);
 	int saved_errno = errno;
-	char line[1024], priority[8] = "";
+	char line[1024], priority[8] = "", tail[96] = "";
 	va_list args;
 	size_t used;
 
-	if (!fm_log_is_on(level))
+	if (!fm_log_is_on(level) || is_left_out(level, format, tail, sizeof(tail)))
 		return;
 	if (target == FM_LOG_AUTO) {
 		target = is_journal() ? FM_LOG_JOURNAL : FM_LOG_STDERR;
@@ -107,8 +140,9 @@ void fm_log(enum fm_log_level level, const char *format, ...)
 		used += (size_t)vsnprintf(line + used, sizeof(line) - 1 - used, format, args);
 		va_end(args);
 	}
-	if (used > sizeof(line) - 2)
-		used = sizeof(line) - 2;
+	if (used > sizeof(line) - 2 - strlen(tail))
+		used = sizeof(line) - 2 - strlen(tail);
+	used += (size_t)snprintf(line + used, sizeof(line) - used, "%s", tail);
 	line[used++] = '\n';
 	if (write(STDERR_FILENO, line, used) < 0)
 		used = 0; /* nowhere left to complain */

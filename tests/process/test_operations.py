@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import socket
 import subprocess
 import time
 
@@ -322,3 +323,16 @@ def test_top_without_a_terminal(system):
     screen = Screen(system.socket, term="no-such-terminal")
     status, rest = screen.end()
     assert status == 1 and "--once" in rest
+
+
+def test_nobody_fills_the_log(system):
+    daemon = system.daemon("64M")
+    for _ in range(300):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as wire:
+            wire.connect(system.socket)
+            wire.send(b"nonsense")
+            wire.recv(100)  # until it is turned away
+    lines = [line for line in daemon.lines if line and "FM1106" in line]
+    # A minute may have ended in between; each has its sixty.
+    assert 60 <= len(lines) <= 120 and "left out until the minute is over" in lines[59], lines[55:]
+    assert ctl(system, "status", "--json")
