@@ -22,10 +22,11 @@ enum fm_op {
 	FM_OP_TOUCH = 6, /* no completion, never wakes the daemon, may be dropped */
 	FM_OP_REMOVE = 7,
 	FM_OP_INVALIDATE = 8,
-	FM_OP_HINT = 9,	  /* deadline_ns: pin; length: expected ns; reserved[0]: priority */
-	FM_OP_FETCH = 10, /* @length: the same for all keys of one call */
-	FM_OP_SHOW = 11,  /* of a staged block: a private id by which others may join it */
-	FM_OP_JOIN = 12,  /* @key: the id. Where the block is, for the client to lease */
+	FM_OP_HINT = 9,	   /* deadline_ns: pin; length: expected ns; reserved[0]: priority */
+	FM_OP_FETCH = 10,  /* @length: the same for all keys of one call */
+	FM_OP_SHOW = 11,   /* of a staged block: a private id by which others may join it */
+	FM_OP_JOIN = 12,   /* @key: the id. Where the block is, for the client to lease */
+	FM_OP_FORGET = 13, /* no completion; @length: tag of a STAGE, to be answered at once */
 };
 
 /* SEAL: one of a group whose other members follow, the last without it. All are answered then. */

@@ -149,10 +149,17 @@ static inline uint64_t fm_answer_wait(uint64_t left_ns)
 
 /* 0, or why this client writes nothing. */
 int fm_pool_check_writer(struct fm_pool *pool);
-/* fm_block_stage(). *@is_full: there was no room, in the pool or in what its tenant may hold; a
- * later try may find some. */
+/* Between enter() and leave() the caller's memory may be touched; enter() is false once it may not
+ * be any more. A NULL gate is always open. */
+struct fm_gate {
+	bool (*enter)(void *context);
+	void (*leave)(void *context);
+	void *context;
+};
+
+/* fm_block_stage(); FM_ERR_CANCELLED soon after the gate has closed. */
 int fm_pool_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_block *blocks,
-		  uint64_t deadline_ns, bool *is_full);
+		  uint64_t deadline_ns, const struct fm_gate *gate);
 /* One submission and its answer, within 10 s. */
 void fm_pool_ask(struct fm_pool *pool, struct fm_submission *submission,
 		 struct fm_completion *completion);

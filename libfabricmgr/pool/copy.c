@@ -85,27 +85,6 @@ static bool fill(const struct fm_block *block, const struct fm_put_parts *put, u
 	return true;
 }
 
-/* Waits for room in slices, so that a closed gate is seen. */
-static int stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_block *blocks,
-		 uint64_t deadline_ns, const struct fm_gate *gate)
-{
-	uint64_t start = fm_clock_ns(), passed = 0;
-
-	for (;;) {
-		uint64_t left = passed < deadline_ns ? deadline_ns - passed : 1;
-		uint64_t slice = gate && left > FM_CANCEL_NS ? FM_CANCEL_NS : left;
-		bool is_full;
-		int err = fm_pool_stage(pool, length, n, blocks, slice, &is_full);
-
-		if (!is_full || slice == left)
-			return err;
-		if (!enter(gate))
-			return FM_ERR_CANCELLED;
-		leave(gate);
-		passed = fm_clock_ns() - start;
-	}
-}
-
 /* What is put stands behind its parent: room for it is not made from that. */
 static void hold_parents(struct fm_pool *pool, const struct fm_put_parts *puts, size_t n,
 			 uint32_t *leases)
@@ -130,7 +109,7 @@ static int put_batch(struct fm_pool *pool, const struct fm_digest *ns, struct fm
 	int err, first = 0, sealed = 0;
 
 	hold_parents(pool, puts, n, leases);
-	err = stage(pool, length, n, blocks, deadline_ns, gate);
+	err = fm_pool_stage(pool, length, n, blocks, deadline_ns, gate);
 	for (size_t i = 0; i < n; i++)
 		fm_leases_let_go(pool, leases[i]); /* the seals need places in the table, too */
 	for (size_t i = 0; i < n; i++)

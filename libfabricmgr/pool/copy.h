@@ -8,14 +8,6 @@
 
 #include "pool/client.h"
 
-/* Between enter() and leave() the caller's memory may be touched; enter() is false once it may not
- * be any more. A NULL gate is always open. */
-struct fm_gate {
-	bool (*enter)(void *context);
-	void (*leave)(void *context);
-	void *context;
-};
-
 /* As fm_pool_put_parts() and fm_pool_get_parts(), with results in the same places. What a closed
  * gate kept from its copy has FM_ERR_CANCELLED. */
 int fm_parts_put(struct fm_pool *pool, const struct fm_digest *ns, struct fm_put_parts *puts,

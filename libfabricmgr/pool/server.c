@@ -602,6 +602,25 @@ void fm_server_unlink_waiter(struct fm_server *server, struct fm_waiter **link)
 	server->tenant_waiters[waiter->session->tenant]--;
 }
 
+void fm_server_forget_waiter(struct fm_session *session, uint64_t tag)
+{
+	struct fm_server *server = session->server;
+	struct fm_waiter **link = &server->waiters;
+
+	while (*link && ((*link)->session != session || (*link)->tag != tag))
+		link = &(*link)->next;
+	if (*link) {
+		struct fm_waiter *waiter = *link;
+
+		fm_server_unlink_waiter(server, link);
+		if (!*link)
+			server->waiters_end = link;
+		session->waiting--;
+		fm_session_answer(session, tag, FM_ERR_CANCELLED, 0);
+		free(waiter);
+	}
+}
+
 /* Tries the waiting requests in the order in which they came. */
 static void retry_waiters(struct fm_server *server, uint64_t now)
 {

@@ -112,6 +112,8 @@ void fm_session_answer(struct fm_session *session, uint64_t tag, int result, uin
 int64_t fm_server_arena(struct fm_server *server, uint32_t tenant, uint32_t uid);
 /* Takes a waiting request out of the list; @link: where it hangs. */
 void fm_server_unlink_waiter(struct fm_server *server, struct fm_waiter **link);
+/* A request that waits for room is not wanted any more; it is answered FM_ERR_CANCELLED. */
+void fm_server_forget_waiter(struct fm_session *session, uint64_t tag);
 void fm_server_info(struct fm_server *server, struct fm_pool_info *info);
 int fm_server_wait_for_room(struct fm_session *session, uint64_t tag, uint64_t length,
 			    uint64_t deadline);

@@ -875,6 +875,9 @@ static void on_submission(struct fm_session *session, const struct fm_submission
 	case FM_OP_DISCARD:
 		fm_store_discard(store, &session->owner, s->entry, s->generation);
 		return;
+	case FM_OP_FORGET:
+		fm_server_forget_waiter(session, s->length);
+		return;
 	case FM_OP_OFFER:
 		on_offer(session, s);
 		return;

@@ -196,31 +196,78 @@ static void abandon(struct fm_pool *pool, struct fm_batch *batch)
 			pool->flights[i].batch = NULL;
 }
 
+/* ring_lock. What waits for room of @batch need not any more. Where this finds no room itself, a
+ * deadline ends it. */
+static void forget(struct fm_pool *pool, const struct fm_batch *batch)
+{
+	for (uint32_t i = 0; i < FM_RING_ENTRIES; i++) {
+		/* No flight has this tag: a daemon that does not know FORGET answers nobody. */
+		struct fm_submission s = {.op = FM_OP_FORGET, .tag = UINT64_MAX, .length = i};
+
+		if (pool->flights[i].is_used && pool->flights[i].batch == batch &&
+		    fm_ring_room(&pool->ring))
+			fm_ring_submit(&pool->ring, &s);
+	}
+	wake_daemon(pool);
+}
+
+/* ring_lock, which is let go meanwhile: the gate has a lock of its own. */
+static bool is_open(struct fm_pool *pool, const struct fm_gate *gate)
+{
+	bool open;
+
+	if (!gate)
+		return true;
+	pthread_mutex_unlock(&pool->ring_lock);
+	open = gate->enter(gate->context);
+	if (open)
+		gate->leave(gate->context);
+	pthread_mutex_lock(&pool->ring_lock);
+	return open;
+}
+
+/* How a batch is exchanged; all may be zero. */
+struct manner {
+	const uint32_t *leases;	    /* of seals */
+	const struct fm_gate *gate; /* FM_ERR_CANCELLED soon after it has closed */
+	bool together;		    /* nothing of another thread comes between the entries */
+};
+
 /*
  * Submits @n (at most WINDOW) entries and waits for all answers. Not answered in time, or the
- * daemon gone: their completions hold FM_ERR_DEADLINE or FM_ERR_DISCONNECTED. @leases: of seals, or
- * NULL. @together: nothing of another thread comes between them. Returns how many were submitted;
- * the daemon will never hear of the others.
+ * daemon gone: their completions hold FM_ERR_DEADLINE or FM_ERR_DISCONNECTED. Returns how many were
+ * submitted; the daemon will never hear of the others.
  */
 static uint32_t exchange_all(struct fm_pool *pool, struct fm_submission *s, uint32_t n,
-			     const uint32_t *leases, struct fm_completion *completions,
-			     uint64_t deadline, bool together)
+			     struct fm_completion *completions, uint64_t deadline,
+			     const struct manner *how)
 {
-	uint32_t at_least = together ? n : 1;
+	uint32_t at_least = how->together ? n : 1;
+	int unanswered = FM_ERR_DEADLINE;
 	struct fm_batch batch = {.completions = completions};
-	uint32_t sent = 0, fresh = 0;
-	bool may_get_room;
-	uint64_t now;
+	uint32_t sent = 0, fresh = 0, wanted = n;
+	uint64_t now, until;
 
 	for (uint32_t i = 0; i < n; i++)
 		completions[i] = (struct fm_completion){.result = UNANSWERED};
 	pthread_mutex_lock(&pool->ring_lock);
 	for (;;) {
-		while (sent < n && !is_gone(pool) && pool->free_flight_count >= at_least &&
+		/* First, since the lock is let go for it: nothing that comes meanwhile is missed.
+		 */
+		if (unanswered != FM_ERR_CANCELLED && !is_open(pool, how->gate)) {
+			/* What is answered now is this caller's to give back: not long. */
+			forget(pool, &batch);
+			unanswered = FM_ERR_CANCELLED;
+			wanted = sent;
+			until = fm_clock_ns() + FM_GRACE_NS;
+			deadline = deadline < until ? deadline : until;
+		}
+		while (sent < wanted && !is_gone(pool) && pool->free_flight_count >= at_least &&
 		       fm_ring_room(&pool->ring) >= at_least) {
 			at_least = 1;
 			FM_KILL_POINT("ring: before a submission");
-			submit(pool, &batch, sent, &s[sent], leases ? leases[sent] : FM_NO_LEASE);
+			submit(pool, &batch, sent, &s[sent],
+			       how->leases ? how->leases[sent] : FM_NO_LEASE);
 			sent++;
 			fresh++;
 		}
@@ -231,35 +278,36 @@ static uint32_t exchange_all(struct fm_pool *pool, struct fm_submission *s, uint
 			fresh = 0;
 		}
 		now = fm_clock_ns();
-		if ((sent == n && !batch.pending) || is_gone(pool) || now >= deadline)
+		if ((sent == wanted && !batch.pending) || is_gone(pool) || now >= deadline)
 			break;
+		until = how->gate ? now + FM_CANCEL_NS : deadline;
 		/* Who takes a discard says nothing, so room in the ring is looked for. */
-		may_get_room = sent < n && pool->free_flight_count >= at_least;
-		wait_for_change(pool, may_get_room && deadline - now > FM_NS_PER_MS
-					      ? now + FM_NS_PER_MS
-					      : deadline);
+		if (sent < wanted && pool->free_flight_count >= at_least)
+			until = now + FM_NS_PER_MS;
+		wait_for_change(pool, until < deadline ? until : deadline);
 	}
 	deliver(pool);
 	if (batch.pending)
 		abandon(pool, &batch);
 	for (uint32_t i = 0; i < n; i++)
 		if (completions[i].result == UNANSWERED)
-			completions[i].result =
-				is_gone(pool) ? FM_ERR_DISCONNECTED : FM_ERR_DEADLINE;
+			completions[i].result = is_gone(pool) ? FM_ERR_DISCONNECTED : unanswered;
 	pthread_mutex_unlock(&pool->ring_lock);
 	return sent;
 }
 
 static void exchange(struct fm_pool *pool, struct fm_submission *s, uint32_t n,
-		     const uint32_t *leases, struct fm_completion *completions, uint64_t deadline)
+		     struct fm_completion *completions, uint64_t deadline)
 {
-	exchange_all(pool, s, n, leases, completions, deadline, false);
+	const struct manner any = {0};
+
+	exchange_all(pool, s, n, completions, deadline, &any);
 }
 
 void fm_pool_ask(struct fm_pool *pool, struct fm_submission *submission,
 		 struct fm_completion *completion)
 {
-	exchange(pool, submission, 1, NULL, completion, fm_clock_ns() + FM_ANSWER_NS);
+	exchange(pool, submission, 1, completion, fm_clock_ns() + FM_ANSWER_NS);
 }
 
 /* Submits without an answer; waits for room in the ring only. */
@@ -410,7 +458,7 @@ static int check_room(const struct fm_pool *pool, uint64_t length, size_t n)
 }
 
 int fm_pool_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_block *blocks,
-		  uint64_t deadline_ns, bool *is_full)
+		  uint64_t deadline_ns, const struct fm_gate *gate)
 {
 	struct fm_submission submissions[WINDOW];
 	struct fm_completion completions[WINDOW];
@@ -419,7 +467,6 @@ int fm_pool_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_blo
 	uint32_t quota = 0;
 	int err = fm_pool_check_writer(pool);
 
-	*is_full = false;
 	if (err)
 		return err;
 	if (n && !blocks)
@@ -442,8 +489,8 @@ int fm_pool_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_blo
 			submissions[i] = (struct fm_submission){
 				.op = FM_OP_STAGE, .length = length, .deadline_ns = left};
 		FM_KILL_POINT("stage: before");
-		exchange(pool, submissions, piece, NULL, completions,
-			 fm_clock_ns() + left + FM_GRACE_NS);
+		exchange_all(pool, submissions, piece, completions,
+			     fm_clock_ns() + left + FM_GRACE_NS, &(struct manner){.gate = gate});
 		FM_KILL_POINT("stage: answered");
 		for (uint32_t i = 0; i < piece; i++) {
 			struct fm_block *block = &blocks[done + i];
@@ -462,8 +509,6 @@ int fm_pool_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_blo
 	}
 	if (err) {
 		fm_block_discard(pool, blocks, done); /* all or none */
-		*is_full = err == FM_ERR_POOL_FULL ||
-			   (err == FM_ERR_LIMIT && quota == FM_QUOTA_MEMORY);
 		if (err == FM_ERR_LIMIT && quota && quota <= FM_QUOTA_REQUESTS)
 			return explain_quota(quota);
 		return fm_pool_explain(pool, err, "staging");
@@ -474,9 +519,7 @@ int fm_pool_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_blo
 int fm_block_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_block *blocks,
 		   uint64_t deadline_ns)
 {
-	bool is_full;
-
-	return fm_pool_stage(pool, length, n, blocks, deadline_ns, &is_full);
+	return fm_pool_stage(pool, length, n, blocks, deadline_ns, NULL);
 }
 
 /* One window of seals: leases first, then the submissions, then what became of each. */
@@ -516,8 +559,8 @@ static int seal_piece(struct fm_pool *pool, const struct fm_digest *ns, struct f
 			       block->generation, FM_LOW(extent));
 	}
 	FM_KILL_POINT("seal: leases written");
-	sent = exchange_all(pool, submissions, n, leases, completions, fm_clock_ns() + wait_ns,
-			    is_group);
+	sent = exchange_all(pool, submissions, n, completions, fm_clock_ns() + wait_ns,
+			    &(struct manner){.leases = leases, .together = is_group});
 	FM_KILL_POINT("seal: answered");
 	for (uint32_t i = 0; i < n; i++) {
 		int result = completions[i].result;
@@ -737,7 +780,7 @@ int64_t fm_pool_remove_within(struct fm_pool *pool, const struct fm_key *keys, s
 		for (uint32_t i = 0; i < piece; i++)
 			submissions[i] =
 				(struct fm_submission){.op = FM_OP_REMOVE, .key = keys[done + i]};
-		exchange(pool, submissions, piece, NULL, completions, deadline);
+		exchange(pool, submissions, piece, completions, deadline);
 		for (uint32_t i = 0; i < piece; i++) {
 			removed += !completions[i].result;
 			if (completions[i].result && completions[i].result != FM_ERR_NOT_FOUND)
@@ -760,7 +803,7 @@ int64_t fm_pool_invalidate(struct fm_pool *pool, const struct fm_digest *ns)
 	if (!ns)
 		return fm_fail(FM_ERR_INVALID, "no namespace was given");
 	memcpy(s.ns, ns->bytes, sizeof(s.ns));
-	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + FM_ANSWER_NS);
+	exchange(pool, &s, 1, &c, fm_clock_ns() + FM_ANSWER_NS);
 	return c.result ? fm_pool_explain(pool, c.result, "invalidating a namespace")
 			: (int64_t)c.origin;
 }
@@ -783,7 +826,7 @@ int fm_block_hint(struct fm_pool *pool, const struct fm_block *block, const stru
 	s.deadline_ns = hint->pin_ns;
 	s.length = hint->expected_ns;
 	s.reserved[0] = (uint64_t)(int64_t)hint->priority;
-	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + FM_ANSWER_NS);
+	exchange(pool, &s, 1, &c, fm_clock_ns() + FM_ANSWER_NS);
 	if (c.result == FM_ERR_NOT_FOUND)
 		return fm_fail(
 			FM_ERR_NOT_FOUND,
@@ -823,7 +866,7 @@ int64_t fm_pool_fetch(struct fm_pool *pool, const struct fm_key *keys, size_t n,
 				.deadline_ns = left,
 			};
 		}
-		exchange(pool, submissions, piece, NULL, completions, fm_clock_ns() + left);
+		exchange(pool, submissions, piece, completions, fm_clock_ns() + left);
 		if (completions[last].result)
 			break;
 	}
@@ -845,7 +888,7 @@ int fm_block_offer(struct fm_pool *pool, struct fm_block *block, struct fm_key *
 	s.entry = block->entry;
 	s.generation = block->generation;
 	FM_KILL_POINT("offer: before");
-	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + FM_ANSWER_NS);
+	exchange(pool, &s, 1, &c, fm_clock_ns() + FM_ANSWER_NS);
 	FM_KILL_POINT("offer: answered");
 	if (c.result == FM_ERR_INVALID)
 		return fm_fail(FM_ERR_INVALID,
@@ -871,7 +914,7 @@ int fm_block_adopt(struct fm_pool *pool, const struct fm_key *id, struct fm_bloc
 		return fm_fail(FM_ERR_INVALID, "an adoption needs an id and room for a block");
 	s.key = *id;
 	FM_KILL_POINT("adopt: before");
-	exchange(pool, &s, 1, NULL, &c, fm_clock_ns() + FM_ANSWER_NS);
+	exchange(pool, &s, 1, &c, fm_clock_ns() + FM_ANSWER_NS);
 	FM_KILL_POINT("adopt: answered");
 	if (c.result == FM_ERR_NOT_FOUND)
 		return fm_fail(FM_ERR_NOT_FOUND, "nothing is on offer under this id (adopted "

@@ -424,6 +424,80 @@ START_TEST(a_request_that_waits_is_refused_once_if_at_all)
 }
 END_TEST
 
+/* A queue's put waits where it can be cancelled, in its turn, and as one request. */
+START_TEST(a_queued_put_keeps_its_turn)
+{
+	struct fm_server_options options = {.tenants = two_tenants, .n_tenants = 2};
+	struct fm_tenant_quotas quotas = {FM_QUOTA_KEEP, FM_QUOTA_KEEP, 0, 0, FM_QUOTA_KEEP};
+	struct fm_queue_options few = {.size = sizeof(few), .workers = 2};
+	const struct fm_digest nobody = {{0}};
+	char *data = calloc(1, 4 << 20);
+	struct iovec part = {data, 4 << 20};
+	struct fm_put_parts puts[2] = {
+		{.key = {{9, 9}}, .parts = &part, .n_parts = 1},
+		{.key = {{9, 8}}, .parts = &part, .n_parts = 1},
+	};
+	struct fm_queue_request request = {.size = sizeof(request),
+					   .op = FM_QUEUE_PUT,
+					   .n = 1,
+					   .puts = &puts[0],
+					   .ns = &nobody,
+					   .deadline_ns = 300000000000ull};
+	struct waiting second = {0};
+	struct fm_queue *queue;
+	struct fm_queue_done done;
+	struct fm_block held[2];
+	struct fm_pool *root;
+	pthread_t waiter;
+	uint64_t before, id;
+	int err;
+
+	start(&options);
+	root = attach(&err);
+	second.pool = attach_for("batch", &err);
+	ck_assert_int_eq(fm_pool_set_quotas(root, "batch", &quotas), 0);
+	for (uint32_t i = 1; i <= 2; i++) {
+		ck_assert_int_eq(put(second.pool, i, 4 << 20), 0);
+		ck_assert_int_eq(fm_pool_acquire(second.pool,
+						 &(struct fm_key){{(uint8_t)i, [3] = 1}}, 1,
+						 &held[i - 1]),
+				 1);
+	}
+	before = info_of(root, 2).refused;
+	ck_assert_int_eq(fm_queue_create(second.pool, &few, &queue), 0);
+	ck_assert_int_eq(fm_queue_submit(queue, &request, &id), 0);
+	while (info_of(root, 2).requests != 1)
+		usleep(1000);
+	/* One that is cancelled is not waited for by the daemon either. */
+	ck_assert_int_eq(fm_queue_cancel(queue, id), 0);
+	ck_assert_int_eq(fm_queue_wait(queue, &done, 1, 60000000000ull), 1);
+	ck_assert_int_eq(done.result, FM_ERR_CANCELLED);
+	while (info_of(root, 2).requests != 0)
+		usleep(1000);
+	request.puts = &puts[1];
+	ck_assert_int_eq(fm_queue_submit(queue, &request, &id), 0);
+	while (info_of(root, 2).requests != 1)
+		usleep(1000);
+	ck_assert_int_eq(pthread_create(&waiter, NULL, stage_patiently, &second), 0);
+	while (info_of(root, 2).requests != 2)
+		usleep(1000);
+	usleep(500000); /* longer than it goes without a look at whether it is wanted */
+	ck_assert_uint_eq(info_of(root, 2).refused, before);
+	fm_block_release(second.pool, &held[0], 1);
+	ck_assert_int_eq(fm_queue_wait(queue, &done, 1, 60000000000ull), 1);
+	ck_assert_int_eq(done.result, 0);
+	fm_block_release(second.pool, &held[1], 1);
+	pthread_join(waiter, NULL);
+	ck_assert_int_eq(second.err, 0);
+	ck_assert_uint_eq(info_of(root, 2).refused, before);
+	fm_queue_destroy(queue);
+	fm_pool_detach(second.pool);
+	fm_pool_detach(root);
+	stop();
+	free(data);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("pool_limits");
@@ -439,6 +513,7 @@ int main(void)
 	tcase_add_test(cases, quotas_hold_and_change_while_it_runs);
 	tcase_add_test(cases, only_so_many_requests_of_a_tenant_wait);
 	tcase_add_test(cases, a_request_that_waits_is_refused_once_if_at_all);
+	tcase_add_test(cases, a_queued_put_keeps_its_turn);
 	suite_add_tcase(suite, cases);
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);
