@@ -426,7 +426,7 @@ static bool start_fetch(struct fm_tiering *t, struct fetch *fetch, uint64_t now)
 						  &fetch->entry);
 		if (err) {
 			fetch->entry = FM_NO_ENTRY;
-			/* What is being written keeps its memory for that long, and is then free. */
+			/* What is being written keeps its memory that long, and is then free. */
 			if (err != FM_ERR_POOL_FULL || t->free_lease_count == FM_SPILLS_MAX)
 				fetch_is_over(fetch, err);
 			return true;
