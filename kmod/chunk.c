@@ -116,7 +116,7 @@ u32 fm_chunk_pins(const struct fm_chunk *chunk)
  */
 static bool fm_chunk_has_transfer(const struct fm_region *region, const struct fm_chunk *chunk)
 {
-	long expected = 1 + fm_chunk_pins(chunk);
+	long expected = 1 + fm_chunk_pins(chunk) + atomic_read(&chunk->exported);
 	u32 i;
 
 	for (i = 0; i < 1U << region->order; i++)

@@ -124,14 +124,17 @@ int fm_client_release(struct inode *inode, struct file *file)
 {
 	struct fm_client *client = file->private_data;
 	u32 leases = fm_client_leases(client);
+	LIST_HEAD(ending);
 
 	if (client->leases)
 		memset(client->leases, 0, client->entries * sizeof(*client->leases));
 	mutex_lock(&fm_objects);
 	xa_erase(&fm_clients, client->id);
+	fm_region_end_created(client, &ending);
 	fm_client_clear(client, leases);
 	fm_window_close(&client->leases_window);
 	mutex_unlock(&fm_objects);
+	fm_region_end_all(&ending);
 	fm_events_close(&client->events);
 	fm_ring_exit(client);
 	fm_quota_uncharge(client->uid, FM_QUOTA_CLIENTS, 1);

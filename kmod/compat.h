@@ -40,6 +40,15 @@ static inline void vm_flags_clear(struct vm_area_struct *vma, vm_flags_t flags)
 #define FM_DIRECT_IO_PINS 0
 #endif
 
+static inline int fm_receive_fd(struct file *file, unsigned int flags)
+{
+#ifdef FM_HAVE_RECEIVE_FD_USER
+	return receive_fd(file, NULL, flags);
+#else
+	return receive_fd(file, flags);
+#endif
+}
+
 /* ---- io_uring commands ---- */
 
 static inline const void *fm_uring_payload(const struct io_uring_cmd *command)

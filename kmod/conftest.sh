@@ -38,6 +38,10 @@ macro=FM_HAVE_IOV_EXTRACT_PAGES probe "$@" <<'C'
 #include <linux/uio.h>
 void *f(void) { return iov_iter_extract_pages; }
 C
+macro=FM_HAVE_RECEIVE_FD_USER probe "$@" <<'C'
+#include <linux/file.h>
+int f(struct file *file) { return receive_fd(file, NULL, 0); }
+C
 macro=FM_HAVE_URING_CMD_H probe "$@" <<'C'
 #include <linux/io_uring/cmd.h>
 C

@@ -75,6 +75,7 @@ struct fm_chunk {
 	struct page *page; /* region->lock; NULL: reclaim has it */
 	u32 *states;	   /* region->lock; one for each page; NULL: all free */
 	u32 baseline;	   /* region->lock; pins that are the owner's */
+	atomic_t exported; /* pieces of it that devices have mapped through our dma-bufs */
 };
 
 struct fm_region {
@@ -108,6 +109,11 @@ struct fm_region {
 	atomic64_t resident_bytes;
 	atomic_t mappings;
 	atomic_t exports;
+	struct mutex exports_lock;
+	struct list_head export_list; /* exports_lock */
+	struct file *vault;
+	struct fm_peer *peer;	   /* until the region is dead */
+	struct fm_client *creator; /* fm_objects; of a peer, which ends with it */
 
 	kuid_t charged_uid;
 	struct list_head leaving; /* fm_leaving; pages that somebody still holds */
@@ -194,6 +200,8 @@ struct fm_region *fm_region_find(u32 id);
 void fm_region_put(struct fm_region *region);
 bool fm_region_allows(const struct fm_region *region, int wanted);
 void fm_region_end(struct fm_region *region);
+void fm_region_end_created(struct fm_client *client, struct list_head *ending);
+void fm_region_end_all(struct list_head *ending);
 void fm_region_detach(struct fm_attachment *attachment);
 struct fm_attachment *fm_region_attachment(struct fm_client *client, u32 id);
 void fm_attachment_put(struct fm_attachment *attachment);
@@ -204,6 +212,10 @@ long fm_region_close(struct fm_client *client, void *argument);
 long fm_region_destroy(struct fm_client *client, void *argument);
 long fm_region_baseline(struct fm_client *client, void *argument);
 long fm_region_own(struct fm_client *client, void *argument);
+
+/* vault.c */
+long fm_vault_create(struct fm_client *client, void *argument);
+long fm_region_fd(struct fm_client *client, void *argument);
 
 /* stage.c */
 long fm_batch_run(struct fm_client *client, unsigned int command, void *argument);

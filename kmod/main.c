@@ -11,6 +11,7 @@
 #include <linux/uaccess.h>
 
 #include "internal.h"
+#include "peer.h"
 #include "ring.h"
 
 #define CREATE_TRACE_POINTS
@@ -53,8 +54,13 @@ static long fm_version(struct fm_client *client, void *argument)
 
 	arg->api_major = FABRICMGR_API_MAJOR;
 	arg->api_minor = FABRICMGR_API_MINOR;
-	arg->features = fm_ring_features() |
-			(IS_ENABLED(CONFIG_HUGETLBFS) ? FABRICMGR_FEATURE_HUGETLB : 0);
+	arg->features = fm_ring_features() | FABRICMGR_FEATURE_DMABUF;
+	if (IS_ENABLED(CONFIG_DMABUF_MOVE_NOTIFY))
+		arg->features |= FABRICMGR_FEATURE_MOVE_NOTIFY;
+	if (IS_ENABLED(CONFIG_PCI_P2PDMA))
+		arg->features |= FABRICMGR_FEATURE_P2PDMA;
+	if (IS_ENABLED(CONFIG_HUGETLBFS))
+		arg->features |= FABRICMGR_FEATURE_HUGETLB;
 	arg->limit_bytes = fm_limit_bytes;
 	arg->limit_regions = fm_limit_regions;
 	arg->limit_clients = fm_limit_clients;
@@ -96,6 +102,11 @@ static const struct fm_call fm_calls[] = {
 		     fm_region_destroy),
 	FM_CALL(REGION_BASELINE, fabricmgr_region_id, 0, fm_region_baseline),
 	FM_CALL(REGION_OWN, fabricmgr_region_own, 0, fm_region_own),
+	FM_CALL(REGION_EXPORT, fabricmgr_region_export, 0, fm_region_export),
+	FM_CALL(VAULT_CREATE, fabricmgr_vault_create, FABRICMGR_CREATE_MANAGE, fm_vault_create),
+	FM_CALL(REGION_FD, fabricmgr_region_fd, 0, fm_region_fd),
+	FM_CALL(PEER_CREATE, fabricmgr_peer_create, FABRICMGR_CREATE_MANAGE, fm_peer_create),
+	FM_CALL(PEER_DISTANCE, fabricmgr_peer_distance, 0, fm_peer_distance),
 	FM_CALL(CLIENT_SETUP, fabricmgr_client_setup, 0, fm_client_setup),
 	FM_CALL(CLIENT_INFO, fabricmgr_client_info, FABRICMGR_NEXT, fm_client_info),
 	FM_BATCH(STAGE, FABRICMGR_BATCH_ZERO),

@@ -12,6 +12,7 @@
 #include <linux/vmalloc.h>
 
 #include "internal.h"
+#include "peer.h"
 #include "region.h"
 
 DEFINE_MUTEX(fm_objects);
@@ -233,6 +234,8 @@ struct fm_region *fm_region_reserve(const struct fm_region_spec *spec)
 	init_rwsem(&region->lock);
 	xa_init(&region->attachments);
 	INIT_LIST_HEAD(&region->leaving_pages);
+	INIT_LIST_HEAD(&region->export_list);
+	mutex_init(&region->exports_lock);
 	error = fm_region_check_owner(spec, &region->uid, &region->gid);
 	if (error)
 		goto fail;
@@ -474,6 +477,10 @@ static void fm_region_describe(struct fm_region *region, struct fabricmgr_region
 	arg->state = (region->is_discardable ? FABRICMGR_REGION_IS_DISCARDABLE : 0) |
 		     (region->manager ? FABRICMGR_REGION_IS_MANAGED : 0) |
 		     (region->is_baselined ? FABRICMGR_REGION_IS_BASELINED : 0);
+	if (region->peer) {
+		arg->state |= fm_peer_is_revoked(region) ? FABRICMGR_REGION_IS_REVOKED : 0;
+		fm_pci_describe(region, &arg->pci);
+	}
 	up_read(&region->lock);
 }
 
@@ -617,7 +624,34 @@ void fm_region_end(struct fm_region *region)
 		fm_map_zap(region, &region->read_window, 0, region->bytes >> PAGE_SHIFT);
 		fm_map_zap(region, &region->write_window, 0, region->bytes >> PAGE_SHIFT);
 	}
+	fm_exports_revoke(region);
+	if (region->peer)
+		fm_peer_end(region);
+	if (region->vault)
+		fput(region->vault);
 	fm_chunks_free(region);
+}
+
+/* fm_objects. Unlists the peers that @client made, onto @ending. */
+void fm_region_end_created(struct fm_client *client, struct list_head *ending)
+{
+	struct fm_region *region, *next;
+
+	list_for_each_entry_safe(region, next, &fm_regions, link) {
+		if (region->creator != client)
+			continue;
+		fm_region_unlist(region);
+		fm_region_tell(region, client, FABRICMGR_EVENT_PEER_REVOKED);
+		list_add(&region->link, ending);
+	}
+}
+
+void fm_region_end_all(struct list_head *ending)
+{
+	struct fm_region *region, *next;
+
+	list_for_each_entry_safe(region, next, ending, link)
+		fm_region_end(region);
 }
 
 long fm_region_destroy(struct fm_client *client, void *argument)

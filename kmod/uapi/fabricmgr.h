@@ -141,7 +141,6 @@ enum fabricmgr_region_state {
 	FABRICMGR_REGION_IS_REVOKED = 1 << 1, /* peer: its memory went; nothing can be had of it */
 	FABRICMGR_REGION_IS_MANAGED = 1 << 2, /* it has a living manager */
 	FABRICMGR_REGION_IS_BASELINED = 1 << 3,
-	FABRICMGR_REGION_IS_PEER_CPU_VISIBLE = 1 << 4,
 };
 
 struct fabricmgr_region_info {
@@ -256,10 +255,10 @@ struct fabricmgr_region_own {
 };
 
 /*
- * A dma-buf of a range, for ibv_reg_dmabuf_mr and the like; with write permission O_RDWR is
- * possible. Of a peer: a dma-buf that shares its memory, always all of it, and that is revoked
- * together with it. A read-only one can be mapped for a device to read alone (DMA_TO_DEVICE); who
- * may write to the region answers for what devices write through his exports, sealed or not.
+ * A dma-buf of a range of chunks, for ibv_reg_dmabuf_mr and the like; with write permission O_RDWR
+ * is possible. A read-only one can be mapped for a device to read alone (DMA_TO_DEVICE); who may
+ * write to the region answers for what devices write through his exports, sealed or not. Vaults
+ * and peers are EOPNOTSUPP: REGION_FD gives what is behind them.
  */
 #define FABRICMGR_IOC_REGION_EXPORT _IO(0xFA, 0x17)
 
@@ -309,8 +308,9 @@ struct fabricmgr_region_fd {
 };
 
 /*
- * Takes a dma-buf as a peer region: @pci, a function the caller may use, is attached to it and
- * holds its memory where it is. It ends with its creator's file, or when its exporter revokes it.
+ * Takes a dma-buf as a peer region (administrators): @pci, a function with a driver, is attached to
+ * it and its memory is mapped for that. It ends with its creator's file; its exporter may revoke it
+ * before.
  */
 #define FABRICMGR_IOC_PEER_CREATE _IO(0xFA, 0x1a)
 
