@@ -325,7 +325,7 @@ check-deb:
 programs: $(BUILD)/libfabricmgr.so $(BIN)
 units: $(UNIT_BIN) $(BUILD)/tests/hit_timing $(if $(filter release,$(VARIANT)),$(addprefix $(BUILD)/tests/,fail_alloc.so bench/pool_figures bench/memory_figures))
 # Threads of one process: server and clients.
-tsan-units: $(addprefix $(BUILD)/tests/unit/,pool_server pool_remove pool_copy pool_limits queue groups layers client_life) plant_race
+tsan-units: $(addprefix $(BUILD)/tests/unit/,pool_server pool_remove pool_copy pool_limits queue groups layers client_life adopted) plant_race
 
 
 $(BUILD)/flags: FORCE

@@ -21,6 +21,15 @@
 /* Trust domains (uids that write) of one pool: each costs a descriptor in every client. */
 #define FM_ARENAS_MAX 64u
 
+/* Regions of clients' own memory, of one pool and of one client: each costs the daemon a
+ * descriptor; an engine has one, or one for each NUMA node. */
+#define FM_ADOPTED_MAX	     64u
+#define FM_ADOPTED_OF_CLIENT 16u
+
+/* Descriptors that were sent instead of memory and are being closed, which may take as long as the
+ * sender likes: as many threads. */
+#define FM_CLOSING_MAX 8u
+
 /* Tenants of one pool: each has an arena at least. */
 #define FM_TENANTS_MAX 32u
 

@@ -233,11 +233,17 @@ static uint64_t bytes_in(int fd, bool *is_huge)
 	return (uint64_t)status.st_blocks * 512;
 }
 
+/* A client's own memory is not this process's to fill. */
+static bool is_clients(const char *name)
+{
+	return strstr(name, ".adopt-") != NULL;
+}
+
 static void count(void *context, int fd, const char *name)
 {
 	struct held *sum = context;
 	bool is_huge = false;
-	uint64_t bytes = strncmp(name, "fm.", 3) ? 0 : bytes_in(fd, &is_huge);
+	uint64_t bytes = strncmp(name, "fm.", 3) || is_clients(name) ? 0 : bytes_in(fd, &is_huge);
 
 	*(is_huge ? &sum->huge_bytes : &sum->bytes) += bytes;
 }
@@ -275,7 +281,8 @@ void fm_service_give_back(const struct fm_service_fd *given, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++) {
 		bool is_huge = false;
-		uint64_t bytes = given[i].fd < 0 ? 0 : bytes_in(given[i].fd, &is_huge);
+		bool is_ours = given[i].fd >= 0 && !is_clients(given[i].name);
+		uint64_t bytes = is_ours ? bytes_in(given[i].fd, &is_huge) : 0;
 		uint64_t *sum = is_huge ? &held.huge_bytes : &held.bytes;
 
 		*sum -= bytes < *sum ? bytes : *sum;

@@ -8,6 +8,7 @@
 #include <fabricmgr_kill_point.h>
 #include <fabricmgr_probes.h>
 
+#include "core/adopted.h"
 #include "core/evict.h"
 #include "core/groups.h"
 
@@ -24,7 +25,7 @@ static inline uint32_t leased_entry(const struct fm_store *store,
 
 	if (!region)
 		return NONE;
-	entry = fm_slots_entry(&store->slots, region, fm_load_acquire(&lease->chunk),
+	entry = fm_store_entry(store, region, fm_load_acquire(&lease->chunk),
 			       fm_load_acquire(&lease->slot));
 	if (entry != NONE && FABRICMGR_WORD_GENERATION(store->index.entries[entry].word) !=
 				     fm_load_acquire(&lease->generation))
@@ -453,7 +454,7 @@ uint32_t fm_store_evict(struct fm_store *store, uint32_t region, uint32_t pages)
 	store->ignores_pins = store->met_pin = false;
 	store->actor = store->slots.tenants.of_region[region];
 	store->needs_entry =
-		!fm_tenants_may_take_entry(&store->slots.tenants, region, store->free_count);
+		!fm_tenants_may_take_entry(&store->slots.tenants, store->actor, store->free_count);
 	freed = evict(store, region, pages);
 	/* A pin is a wish: where nothing else may go, what is pinned goes. */
 	if (!freed && store->met_pin) {

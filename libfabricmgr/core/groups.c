@@ -10,6 +10,7 @@
 
 #include <fabricmgr_kill_point.h>
 
+#include "core/adopted.h"
 #include "core/groups.h"
 #include "core/life.h"
 
@@ -21,6 +22,14 @@ static bool is_same(const struct fm_store_seal *a, const struct fm_store_seal *b
 static bool is_parent(const struct fm_store_seal *a, const struct fm_store_seal *of)
 {
 	return of->parent && !memcmp(of->parent, &a->key, sizeof(a->key));
+}
+
+/* A group goes as a whole: what is evicted would take along what is not. */
+static bool is_mixed(const struct fm_store *store, const struct fm_store_seal *a,
+		     const struct fm_store_seal *b)
+{
+	return b->entry >= store->index.entries_max ||
+	       fm_entry_is_adopted(store, a->entry) != fm_entry_is_adopted(store, b->entry);
 }
 
 /* Whether @seals can be a group; what is wrong with which. */
@@ -38,7 +47,7 @@ static int check(struct fm_store *store, struct fm_owner *owner, const struct fm
 
 		results[i] = first == FM_ERR_LIMIT ? first : FM_ERR_CANCELLED;
 		if (!fm_life_is_staged(store, owner, seals[i].entry, seals[i].generation) ||
-		    seals[i].replaces)
+		    seals[i].replaces || is_mixed(store, &seals[i], &seals[0]))
 			results[i] = FM_ERR_INVALID;
 		else if (fm_index_find(&store->index, &seals[i].key, &word) != FM_NO_ENTRY)
 			results[i] = FM_ERR_EXISTS;

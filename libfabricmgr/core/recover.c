@@ -10,6 +10,7 @@
 
 #include <fabricmgr_kill_point.h>
 
+#include "core/adopted.h"
 #include "core/evict.h"
 #include "core/recover.h"
 
@@ -106,8 +107,9 @@ static bool is_believable(const struct work *work, uint32_t entry)
 	fm_key_load(e->key, &key);
 	return !fm_header_check(&header) && header.length &&
 	       header.length <= FABRICMGR_CHUNK_BYTES && header.length == FM_HIGH(e->extent) &&
-	       header.region <= work->out->regions && header.region == FM_HIGH(e->place) &&
-	       header.chunk == FM_LOW(e->place) && header.slot == FM_LOW(e->extent) &&
+	       (header.region <= work->out->regions || fm_region_is_adopted(header.region)) &&
+	       header.region == FM_HIGH(e->place) && header.chunk == FM_LOW(e->place) &&
+	       header.slot == FM_LOW(e->extent) &&
 	       header.generation == FABRICMGR_WORD_GENERATION(e->word) &&
 	       header.crc32c == FM_HIGH(e->check) && !memcmp(header.key, &key, sizeof(key)) &&
 	       /* One that is to be found is not marked as ended. */
@@ -133,12 +135,8 @@ static int claim(struct work *work, uint32_t entry)
 	uint32_t pages = fm_slots_pages(length);
 	int err;
 
-	if (length > FABRICMGR_CHUNK_BYTES || FM_HIGH(e->place) > work->out->regions)
+	if (length > FABRICMGR_CHUNK_BYTES)
 		return FM_ERR_INVALID;
-	err = fm_slots_claim(&store->slots, FM_HIGH(e->place), pages, entry, FM_LOW(e->place),
-			     FM_LOW(e->extent));
-	if (err == FM_ERR_EXISTS)
-		work->is_contested[FM_LOW(e->place)] = true;
 	store->nodes[entry] = (struct fm_node){
 		.pages = pages,
 		.parent = NONE,
@@ -146,7 +144,31 @@ static int claim(struct work *work, uint32_t entry)
 		.prev_sibling = NONE,
 		.next_sibling = NONE,
 	};
+	if (fm_entry_is_adopted(store, entry))
+		return fm_adopted_claim(store, entry);
+	if (FM_HIGH(e->place) > work->out->regions)
+		return FM_ERR_INVALID;
+	err = fm_slots_claim(&store->slots, FM_HIGH(e->place), pages, entry, FM_LOW(e->place),
+			     FM_LOW(e->extent));
+	if (err == FM_ERR_EXISTS)
+		work->is_contested[FM_LOW(e->place)] = true;
 	return err;
+}
+
+/*
+ * A block in memory that a client had adopted: the attachment that it hung on has ended. Whoever
+ * leases it keeps its own mapping of that memory, and the entry stays until then; nobody else finds
+ * it. What contradicts itself is dropped, and whether a lease names it is looked at.
+ */
+static int judge_adopted(struct work *work, uint32_t entry, uint32_t state)
+{
+	int err = claim(work, entry);
+
+	if ((state == FABRICMGR_BLOCK_SEALED || state == FABRICMGR_BLOCK_EVICTING) &&
+	    !is_believable(work, entry))
+		work->is_unsure = true;
+	work->verdicts[entry] = (uint8_t)(err ? VERDICT_DROPPED : VERDICT_REMOVED);
+	return err == FM_ERR_NO_MEMORY ? err : 0;
 }
 
 /* A GROUPED member is what its leader made of it, as fm_index_state() has it. */
@@ -170,6 +192,8 @@ static int judge(struct work *work, uint32_t entry)
 	enum verdict verdict = VERDICT_FREE;
 	int err = 0;
 
+	if (state != FABRICMGR_BLOCK_FREE && fm_entry_is_adopted(work->store, entry))
+		return judge_adopted(work, entry, state);
 	switch (state) {
 	case FABRICMGR_BLOCK_FREE:
 		break;
@@ -223,7 +247,8 @@ static int settle_contests(struct work *work)
 		enum verdict verdict = work->verdicts[entry];
 		uint32_t chunk = FM_LOW(store->index.entries[entry].place);
 
-		if (!has_place(verdict) || !work->is_contested[chunk])
+		if (!has_place(verdict) || fm_entry_is_adopted(store, entry) ||
+		    !work->is_contested[chunk])
 			continue;
 		if (verdict == VERDICT_STAGED || verdict == VERDICT_QUARANTINE)
 			return fm_fail(FM_ERR_CORRUPT,
@@ -278,8 +303,7 @@ static bool has_unknown_lease(const struct work *work)
 
 			if (!region)
 				continue;
-			entry = fm_slots_entry(&store->slots, region,
-					       fm_load_acquire(&lease->chunk),
+			entry = fm_store_entry(store, region, fm_load_acquire(&lease->chunk),
 					       fm_load_acquire(&lease->slot));
 			if (entry == NONE ||
 			    FABRICMGR_WORD_GENERATION(store->index.entries[entry].word) !=
@@ -504,7 +528,8 @@ uint32_t fm_index_rebuild(struct fm_index *index, const struct fm_header *header
 		bool is_same;
 
 		fm_header_read(headers, entry, &header);
-		if (!header.magic || header.flags & (FM_HEADER_ENDED | FM_HEADER_IN_GROUP))
+		if (!header.magic || header.flags & (FM_HEADER_ENDED | FM_HEADER_IN_GROUP) ||
+		    fm_region_is_adopted(header.region))
 			continue;
 		memcpy(&key, header.key, sizeof(key));
 		if (fm_header_check(&header) || !is_whole(context, &header) ||

@@ -22,11 +22,12 @@ enum fm_op {
 	FM_OP_TOUCH = 6, /* no completion, never wakes the daemon, may be dropped */
 	FM_OP_REMOVE = 7,
 	FM_OP_INVALIDATE = 8,
-	FM_OP_HINT = 9,	   /* deadline_ns: pin; length: expected ns; reserved[0]: priority */
-	FM_OP_FETCH = 10,  /* @length: the same for all keys of one call */
-	FM_OP_SHOW = 11,   /* of a staged block: a private id by which others may join it */
-	FM_OP_JOIN = 12,   /* @key: the id. Where the block is, for the client to lease */
-	FM_OP_FORGET = 13, /* no completion; @length: tag of a STAGE, to be answered at once */
+	FM_OP_HINT = 9,	     /* deadline_ns: pin; length: expected ns; reserved[0]: priority */
+	FM_OP_FETCH = 10,    /* @length: the same for all keys of one call */
+	FM_OP_SHOW = 11,     /* of a staged block: a private id by which others may join it */
+	FM_OP_JOIN = 12,     /* @key: the id. Where the block is, for the client to lease */
+	FM_OP_FORGET = 13,   /* no completion; @length: tag of a STAGE, to be answered at once */
+	FM_OP_STAGE_AT = 14, /* @entry: an adopted region; reserved[0]: the offset in it */
 };
 
 /* SEAL: one of a group whose other members follow, the last without it. All are answered then. */
@@ -40,7 +41,7 @@ struct fm_submission {
 	struct fm_key parent;
 	uint8_t ns[16];
 	uint64_t deadline_ns; /* relative; STAGE */
-	uint64_t length;      /* STAGE */
+	uint64_t length;      /* STAGE, STAGE_AT */
 	uint32_t entry, generation;
 	uint32_t crc32c;
 	uint32_t has_parent;

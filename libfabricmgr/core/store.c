@@ -10,6 +10,7 @@
 #include <fabricmgr_kill_point.h>
 #include <fabricmgr_probes.h>
 
+#include "core/adopted.h"
 #include "core/evict.h"
 #include "core/groups.h"
 #include "core/life.h"
@@ -55,6 +56,7 @@ void fm_store_destroy(struct fm_store *store)
 {
 	if (store->policy_state)
 		store->policy->destroy(store->policy_state);
+	fm_adopted_destroy(store);
 	fm_slots_destroy(&store->slots);
 	free(store->nodes);
 	free(store->free_entries);
@@ -85,8 +87,11 @@ static void list_remove(struct fm_store *store, uint32_t *head, uint32_t entry)
 		store->nodes[node->next].prev = node->prev;
 }
 
+/* Of the pool's memory. */
 static uint64_t bytes_of(const struct fm_store *store, uint32_t entry)
 {
+	if (fm_entry_is_adopted(store, entry))
+		return 0;
 	return (uint64_t)store->nodes[entry].pages * FM_SLOT_GRAIN;
 }
 
@@ -99,14 +104,24 @@ void fm_life_set_state(struct fm_store *store, uint32_t entry, enum fabricmgr_bl
 	fm_store_release(word, FABRICMGR_WORD(FABRICMGR_WORD_GENERATION(*word), state));
 }
 
-static struct fm_tenant *tenant_of(struct fm_store *store, uint32_t entry)
-{
-	return fm_tenant_of(&store->slots.tenants, FM_HIGH(store->index.entries[entry].place));
-}
-
 uint32_t fm_store_tenant(const struct fm_store *store, uint32_t entry)
 {
-	return store->slots.tenants.of_region[FM_HIGH(store->index.entries[entry].place)];
+	uint32_t region = FM_HIGH(store->index.entries[entry].place);
+
+	return fm_region_is_adopted(region) ? store->adopted[region - FM_ADOPTED_FIRST].tenant
+					    : store->slots.tenants.of_region[region];
+}
+
+static struct fm_tenant *tenant_of(struct fm_store *store, uint32_t entry)
+{
+	return &store->slots.tenants.list[fm_store_tenant(store, entry)];
+}
+
+uint32_t fm_store_entry(const struct fm_store *store, uint32_t region, uint32_t chunk,
+			uint32_t slot)
+{
+	return fm_region_is_adopted(region) ? fm_adopted_entry(store, region, chunk, slot)
+					    : fm_slots_entry(&store->slots, region, chunk, slot);
 }
 
 /* The entry leaves its slot; it is in no list any more. */
@@ -120,7 +135,10 @@ static void entry_free(struct fm_store *store, uint32_t entry)
 	/* Release: pairs with the acquires in fm_lease_take() and fm_pool_walk(); the fields of the
 	 * generation that ends were stored before. */
 	fm_store_release(&e->word, FABRICMGR_WORD(store->next_generation++, FABRICMGR_BLOCK_FREE));
-	fm_slots_give(&store->slots, FM_LOW(e->place), FM_LOW(e->extent));
+	if (fm_entry_is_adopted(store, entry))
+		fm_adopted_give(store, entry);
+	else
+		fm_slots_give(&store->slots, FM_LOW(e->place), FM_LOW(e->extent));
 	store->free_entries[store->free_count++] = entry;
 }
 
@@ -196,32 +214,22 @@ void fm_store_owner_remove(struct fm_store *store, struct fm_owner *owner, uint6
 
 /* ---- the life of a block ---- */
 
-static int stage_entry(struct fm_store *store, struct fm_owner *owner, uint64_t length,
-		       uint32_t *out)
+uint32_t fm_life_stage(struct fm_store *store, struct fm_owner *owner, uint64_t place,
+		       uint64_t extent)
 {
-	uint32_t pages = fm_slots_pages(length), entry, chunk, slot;
-	struct fm_entry *e;
-	int err;
+	uint32_t entry = store->free_entries[--store->free_count];
+	struct fm_entry *e = &store->index.entries[entry];
 
-	if (!fm_tenants_may_take_entry(&store->slots.tenants, owner->region, store->free_count))
-		return FM_ERR_POOL_FULL;
-	entry = store->free_entries[store->free_count - 1];
-	err = fm_slots_take(&store->slots, owner->region, pages, entry, ++store->tick, &chunk,
-			    &slot);
-	if (err)
-		return err;
-	store->free_count--;
-	e = &store->index.entries[entry];
 	/* Release: pairs with the fence after a reader's relaxed loads of the fields, in
 	 * fm_lease_take() and fm_pool_walk(). Who has met a new field sees that the word has left
 	 * the old generation. */
 	fm_key_store(e->key, &(struct fm_key){{0}});
 	fm_key_store(e->parent, &(struct fm_key){{0}});
-	fm_store_release(&e->place, FM_PAIR(owner->region, chunk));
-	fm_store_release(&e->extent, FM_PAIR(length, slot));
+	fm_store_release(&e->place, place);
+	fm_store_release(&e->extent, extent);
 	fm_store_release(&e->check, FM_PAIR(0, owner->id));
 	store->nodes[entry] = (struct fm_node){
-		.pages = pages,
+		.pages = fm_slots_pages(FM_HIGH(extent)),
 		.parent = NONE,
 		.first_child = NONE,
 		.prev_sibling = NONE,
@@ -232,8 +240,24 @@ static int stage_entry(struct fm_store *store, struct fm_owner *owner, uint64_t 
 	fm_life_set_state(store, entry, FABRICMGR_BLOCK_STAGING);
 	store->counters.staging++;
 	store->counters.stages++;
-	*out = entry;
-	return 0;
+	return entry;
+}
+
+static int stage_entry(struct fm_store *store, struct fm_owner *owner, uint64_t length,
+		       uint32_t *out)
+{
+	uint32_t tenant = store->slots.tenants.of_region[owner->region], entry, chunk, slot;
+	int err;
+
+	if (!fm_tenants_may_take_entry(&store->slots.tenants, tenant, store->free_count))
+		return FM_ERR_POOL_FULL;
+	entry = store->free_entries[store->free_count - 1];
+	err = fm_slots_take(&store->slots, owner->region, fm_slots_pages(length), entry,
+			    ++store->tick, &chunk, &slot);
+	if (!err)
+		*out = fm_life_stage(store, owner, FM_PAIR(owner->region, chunk),
+				     FM_PAIR(length, slot));
+	return err;
 }
 
 static void offer_remove(struct fm_store *store, uint32_t entry)
@@ -383,13 +407,16 @@ void fm_life_place(struct fm_store *store, struct fm_owner *owner, uint32_t entr
 {
 	const struct fm_entry *e = &store->index.entries[entry];
 
-	if (parent != NONE)
-		link_parent(store, entry, parent);
 	owner_give_up(store, owner, entry);
 	tenant_of(store, entry)->staged_bytes -= bytes_of(store, entry);
 	store->nodes[entry].stamp = ++store->tick;
-	fm_slots_touch(&store->slots, FM_LOW(e->place), store->tick);
-	fm_store_rank(store, entry);
+	/* A client's own memory has no place in the order of eviction, and keeps nothing in it. */
+	if (!fm_entry_is_adopted(store, entry)) {
+		if (parent != NONE && !fm_entry_is_adopted(store, parent))
+			link_parent(store, entry, parent);
+		fm_slots_touch(&store->slots, FM_LOW(e->place), store->tick);
+		fm_store_rank(store, entry);
+	}
 	store->counters.staging--;
 	store->counters.sealed++;
 	store->counters.seals++;
@@ -500,7 +527,8 @@ static void retire(struct fm_store *store, uint32_t entry)
 	}
 	node->first_child = NONE;
 	fm_header_end(store->headers, entry);
-	store->policy->remove(store->policy_state, entry, store->now, false);
+	if (!fm_entry_is_adopted(store, entry))
+		store->policy->remove(store->policy_state, entry, store->now, false);
 	unlink_sealed(store, entry);
 	/* Readers that found it before take no lease any more; see fm_store_free_removed(). */
 	fm_life_set_state(store, entry, FABRICMGR_BLOCK_EVICTING);
@@ -551,6 +579,13 @@ uint32_t fm_store_free_removed(struct fm_store *store)
 	return freed;
 }
 
+static void remove_sealed(struct fm_store *store, uint32_t entry)
+{
+	retire_companions(store, entry);
+	fm_index_remove(&store->index, entry);
+	retire(store, entry);
+}
+
 int fm_store_remove(struct fm_store *store, const struct fm_key *key)
 {
 	uint64_t word;
@@ -559,10 +594,26 @@ int fm_store_remove(struct fm_store *store, const struct fm_key *key)
 	if (entry == NONE)
 		return FM_ERR_NOT_FOUND;
 	FM_PROBE(remove, entry, key->bytes);
-	retire_companions(store, entry);
-	fm_index_remove(&store->index, entry);
-	retire(store, entry);
+	remove_sealed(store, entry);
 	return 0;
+}
+
+static void discard(struct fm_store *store, struct fm_owner *owner, uint32_t entry)
+{
+	owner_give_up(store, owner, entry);
+	staged_free(store, entry);
+	store->counters.staging--;
+	store->counters.discards++;
+}
+
+void fm_life_drop(struct fm_store *store, uint32_t entry)
+{
+	uint32_t state = FABRICMGR_WORD_STATE(store->index.entries[entry].word);
+
+	if (state == FABRICMGR_BLOCK_SEALED)
+		remove_sealed(store, entry);
+	else if (state == FABRICMGR_BLOCK_STAGING && store->nodes[entry].owner)
+		discard(store, store->nodes[entry].owner, entry);
 }
 
 uint32_t fm_store_invalidate(struct fm_store *store, const uint8_t *ns, uint32_t tenant)
@@ -589,12 +640,8 @@ int fm_store_discard(struct fm_store *store, struct fm_owner *owner, uint32_t en
 {
 	if (!fm_life_is_staged(store, owner, entry, generation))
 		return not_staged(entry);
-	if (FM_FAULT("leak-discarded"))
-		return 0;
-	owner_give_up(store, owner, entry);
-	staged_free(store, entry);
-	store->counters.staging--;
-	store->counters.discards++;
+	if (!FM_FAULT("leak-discarded"))
+		discard(store, owner, entry);
 	return 0;
 }
 
@@ -609,6 +656,10 @@ int fm_store_offer(struct fm_store *store, struct fm_owner *owner, uint32_t entr
 	if (store->nodes[entry].is_shown)
 		return fm_fail(FM_ERR_INVALID,
 			       "block %u may be joined by others: it stays with its writer", entry);
+	if (fm_entry_is_adopted(store, entry))
+		return fm_fail(FM_ERR_INVALID,
+			       "block %u lies in its writer's own memory, where nobody else writes",
+			       entry);
 	tenant = tenant_of(store, entry);
 	if (tenant->offers >= FM_OFFERS_MAX / store->slots.tenants.count)
 		owner->over = FM_QUOTA_OFFERS;
@@ -673,6 +724,20 @@ int fm_store_join(struct fm_store *store, const struct fm_key *id, uint32_t *out
 	return 0;
 }
 
+/* Between an adopted block and one of the pool a chain has no link: the key leads on. */
+static uint32_t parent_of(const struct fm_store *store, uint32_t entry)
+{
+	struct fm_key key;
+	uint64_t word;
+
+	if (store->nodes[entry].parent != NONE || !store->counters.adopted_blocks)
+		return store->nodes[entry].parent;
+	fm_key_load(store->index.entries[entry].parent, &key);
+	if (!memcmp(&key, &(struct fm_key){{0}}, sizeof(key)))
+		return NONE;
+	return fm_index_find(&store->index, &key, &word);
+}
+
 void fm_store_touch(struct fm_store *store, uint32_t entry, uint32_t generation)
 {
 	if (entry >= store->index.entries_max ||
@@ -687,11 +752,13 @@ void fm_store_touch(struct fm_store *store, uint32_t entry, uint32_t generation)
 			uint64_t place = store->index.entries[member].place;
 
 			store->nodes[member].stamp = ++store->tick;
-			fm_slots_touch(&store->slots, FM_LOW(place), store->tick);
-			store->policy->touch(store->policy_state, member, store->now);
+			if (!fm_entry_is_adopted(store, member)) {
+				fm_slots_touch(&store->slots, FM_LOW(place), store->tick);
+				store->policy->touch(store->policy_state, member, store->now);
+			}
 			member = fm_group_next(store, member);
 		} while (member != entry);
-		entry = store->nodes[entry].parent;
+		entry = parent_of(store, entry);
 	}
 }
 
@@ -704,7 +771,7 @@ int fm_store_hint(struct fm_store *store, uint32_t entry, uint32_t generation,
 	    store->index.entries[entry].word != FABRICMGR_WORD(generation, FABRICMGR_BLOCK_SEALED))
 		return FM_ERR_NOT_FOUND;
 	store->nodes[entry].pinned_until = hint->pinned_until;
-	if (store->policy->hint)
+	if (store->policy->hint && !fm_entry_is_adopted(store, entry))
 		store->policy->hint(store->policy_state, entry, hint->expected_at, hint->priority,
 				    store->now);
 	return 0;

@@ -41,9 +41,18 @@ struct fm_node {
 	bool may_be_held;	  /* by leases of others, while it is staged */
 };
 
+/* A region of a client's own memory: adopted.h. */
+struct fm_adopted {
+	bool is_used;		/* its number is taken */
+	struct fm_owner *owner; /* NULL: it ended, and some of its blocks are still held */
+	uint32_t tenant;
+	uint32_t chunks, blocks;
+	uint32_t **pages; /* of each chunk, which entry a page is of; NULL: nothing there yet */
+};
+
 struct fm_store_counters {
-	uint64_t evictions, seals, stages, discards, duplicates;
-	uint32_t sealed, staging, quarantine, removed;
+	uint64_t evictions, seals, stages, discards, duplicates, adopted_bytes;
+	uint32_t sealed, staging, quarantine, removed, adopted_blocks;
 };
 
 struct fm_store {
@@ -69,6 +78,8 @@ struct fm_store {
 	uint64_t now;	  /* what fm_store_expire() was told last */
 	uint32_t batch;	  /* victims of one eviction: FM_EVICT_BATCH; a simulation may want fewer */
 	uint32_t *victims;
+	struct fm_adopted adopted[FM_ADOPTED_MAX];
+	uint32_t adopted_count;
 	struct fm_store_counters counters;
 };
 
@@ -114,6 +125,9 @@ int fm_store_remove(struct fm_store *store, const struct fm_key *key);
 /* Every sealed block of @tenant's whose header has @ns, 16 bytes; how many. @tenant FM_NO_ENTRY: of
  * anybody's. */
 uint32_t fm_store_invalidate(struct fm_store *store, const uint8_t *ns, uint32_t tenant);
+/* The entry at a place that a client named, or FM_NO_ENTRY. Checks every bound. */
+uint32_t fm_store_entry(const struct fm_store *store, uint32_t region, uint32_t chunk,
+			uint32_t slot);
 /* The tenant that @entry is charged to. */
 uint32_t fm_store_tenant(const struct fm_store *store, uint32_t entry);
 /* Frees the removed blocks that nobody holds; how many. */

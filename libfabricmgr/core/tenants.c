@@ -79,25 +79,25 @@ void fm_tenants_set_region(struct fm_tenants *tenants, uint32_t region, uint32_t
 	tenants->of_region[region] = (uint8_t)number;
 }
 
-void fm_tenants_count_block(struct fm_tenants *tenants, uint32_t region, uint64_t bytes, int sign)
+void fm_tenants_count_entry(struct fm_tenants *tenants, uint32_t number, int sign)
 {
-	struct fm_tenant *tenant = fm_tenant_of(tenants, region);
+	struct fm_tenant *tenant = &tenants->list[number];
 
 	tenants->unmet_entries -= unmet(tenant);
-	if (sign > 0) {
-		tenant->entries++;
-		tenant->used_bytes += bytes;
-	} else {
-		tenant->entries--;
-		tenant->used_bytes -= bytes;
-	}
+	tenant->entries += (uint32_t)sign;
 	tenants->unmet_entries += unmet(tenant);
 }
 
-bool fm_tenants_may_take_entry(const struct fm_tenants *tenants, uint32_t region,
+void fm_tenants_count_block(struct fm_tenants *tenants, uint32_t region, uint64_t bytes, int sign)
+{
+	fm_tenants_count_entry(tenants, tenants->of_region[region], sign);
+	fm_tenant_of(tenants, region)->used_bytes += sign > 0 ? bytes : -bytes;
+}
+
+bool fm_tenants_may_take_entry(const struct fm_tenants *tenants, uint32_t number,
 			       uint32_t free_entries)
 {
-	const struct fm_tenant *tenant = &tenants->list[tenants->of_region[region]];
+	const struct fm_tenant *tenant = &tenants->list[number];
 
 	if (tenant->entries < tenant->guaranteed_entries)
 		return free_entries;

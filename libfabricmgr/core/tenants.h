@@ -22,6 +22,7 @@ enum fm_quota {
 	FM_QUOTA_STAGING = 3,
 	FM_QUOTA_REQUESTS = 4,
 	FM_QUOTA_OFFERS = 5,
+	FM_QUOTA_ADOPTED = 6,
 };
 
 struct fm_tenant_limits {
@@ -70,11 +71,13 @@ static inline struct fm_tenant *fm_tenant_of(struct fm_tenants *tenants, uint32_
 
 /* A block's slot and entry are taken (@sign 1) or given back (-1). */
 void fm_tenants_count_block(struct fm_tenants *tenants, uint32_t region, uint64_t bytes, int sign);
+/* The same of a block in a client's own memory, which is no tenant's share of the pool. */
+void fm_tenants_count_entry(struct fm_tenants *tenants, uint32_t number, int sign);
 
 /* ---- questions ---- */
 
 /* Whether a tenant may take one more of @free_entries: what others were promised stays free. */
-bool fm_tenants_may_take_entry(const struct fm_tenants *tenants, uint32_t region,
+bool fm_tenants_may_take_entry(const struct fm_tenants *tenants, uint32_t number,
 			       uint32_t free_entries);
 
 /* Bytes that may be staged: what is staged cannot go, so it keeps out of what others were promised.

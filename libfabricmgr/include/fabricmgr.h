@@ -215,6 +215,9 @@ struct fm_pool_info {
 	char cold_reason[160]; /* why a pool that was there was not taken over; "" */
 	uint64_t resumed_blocks, resume_dropped, resume_ns;
 	uint64_t kept_clients, kept_leases; /* of earlier daemons, that still hold on */
+	/* Memory of clients' own, counted apart: see fm_region_adopt(). */
+	uint64_t adopted_regions, adopted_region_bytes;
+	uint64_t adopted_blocks, adopted_bytes; /* of blocks in them, in whole pages */
 };
 
 FM_API int fm_pool_info(struct fm_pool *pool, struct fm_pool_info *out);
@@ -304,7 +307,8 @@ FM_API int fm_block_seal(struct fm_pool *pool, const struct fm_digest *ns, struc
  * The same for a group: 1 to 64 blocks (k, v, an indexer's, a recurrent state) that are found all
  * together or none at all, by whoever looks at whatever moment, also when the writer is killed. A
  * group leaves the pool together, too, and only when no member is leased; removing one removes all.
- * No member is another's parent, no key comes twice, and there is no FM_SEAL_REPLACE: else
+ * No member is another's parent, no key comes twice, all lie in the pool's memory or all in adopted
+ * regions, and there is no FM_SEAL_REPLACE: else
  * FM_ERR_INVALID, with fm_error_detail() saying which. A failure of one leaves all staged;
  * results that are FM_ERR_CANCELLED were held back by another's, which is returned. Groups stay in
  * memory: the NVMe tier keeps none, and a restarted daemon lets them go.
@@ -315,6 +319,51 @@ FM_API int fm_group_seal(struct fm_pool *pool, const struct fm_digest *ns, struc
 /* Leases every one of @n blocks, or none: FM_ERR_NOT_FOUND. fm_block_release() takes them back. */
 FM_API int fm_group_acquire(struct fm_pool *pool, const struct fm_key *keys, size_t n,
 			    struct fm_block *blocks);
+
+/*
+ * Memory of the caller's own as a region of the pool: what lies there is sealed and read by others
+ * without a copy. @fd: a memfd (plain, or hugetlb), in whole chunks of FM_CHUNK_BYTES, of this
+ * client's user, with mode 0600, F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL and not sealed against
+ * writing. It stays the caller's, and may be closed. @flags 0. The region stands in the account
+ * "adopted" of the tenant, which has to have that quota, and never in an order of eviction.
+ * FM_ERR_INVALID, FM_ERR_PERMISSION: that is no such memory, or the tenant may have none;
+ * fm_error_detail() says which. FM_ERR_LIMIT: beyond the quota, 16 regions of a client or 64 of a
+ * pool. FM_ERR_EXISTS: it is adopted already. FM_ERR_BUSY: blocks that were sealed in it by an
+ * earlier attachment are still held. FM_ERR_DRAINING, FM_ERR_DISCONNECTED.
+ *
+ * The caller promises to write where it has staged, and nowhere else, until fm_region_release()
+ * returned 0. A region lives as long as the attachment: at its end, however it comes, nobody finds
+ * a block of it any more; who holds one keeps it until its release.
+ */
+struct fm_region;
+FM_API int fm_region_adopt(struct fm_pool *pool, int fd, uint32_t flags, struct fm_region **out);
+/* Where the library has mapped it, for writing; valid until it is released, or detach. */
+FM_API void *fm_region_data(const struct fm_region *region);
+
+/* Ends a region: nobody finds its blocks any more, those that are staged are discarded. 0: nobody
+ * holds one, the memory is the caller's alone, and @region is no more. FM_ERR_BUSY: somebody still
+ * does after @deadline_ns (relative; 0: 5 s), this client perhaps: call again. */
+FM_API int fm_region_release(struct fm_pool *pool, struct fm_region *region, uint64_t deadline_ns);
+
+/* A block that shall be staged where it lies. */
+struct fm_stage_at {
+	uint64_t offset;       /* in the region, on a page of 4096 bytes */
+	uint64_t length;       /* 1 to one chunk, and within one chunk of the region */
+	struct fm_block block; /* out: to be filled, if it is not, and sealed; data NULL: failed */
+	int result;	       /* out: 0 or an error */
+};
+
+/*
+ * Stages blocks in a region of the caller's. Nothing is written there: data may stand there
+ * already. Sealed blocks of the region that lie in the way, wholly or in part, leave the pool, if
+ * nobody holds them: FM_ERR_BUSY, and nothing has changed. FM_ERR_EXISTS: something else is staged
+ * there. FM_ERR_INVALID: no page, not within a chunk, or behind the region's end. FM_ERR_LIMIT:
+ * half of the index is such blocks already. FM_ERR_POOL_FULL: no entry of the index was free until
+ * @deadline_ns (relative; 0: 5 s). FM_ERR_NOT_FOUND: the region was released. FM_ERR_DRAINING. Each
+ * place has its own result; the first that is not 0 is returned.
+ */
+FM_API int fm_block_stage_at(struct fm_pool *pool, struct fm_region *region,
+			     struct fm_stage_at *stages, size_t n, uint64_t deadline_ns);
 
 /* Gives staged blocks back; nobody ever saw them. */
 FM_API void fm_block_discard(struct fm_pool *pool, struct fm_block *blocks, size_t n);
@@ -599,6 +648,8 @@ struct fm_tenant_info {
 	uint64_t refused; /* requests, by a quota; not those that waited and then had room */
 	uint32_t clients;
 	uint32_t reserved;
+	uint64_t adopted_max_bytes; /* of memory of its clients' own; 0: none may be adopted */
+	uint64_t adopted_bytes;	    /* of it: in regions */
 };
 
 /* The tenants of the pool, up to @max: one's own only, but for those who may operate the pool.
@@ -654,6 +705,7 @@ struct fm_tenant_options {
 	const char *salt;		/* at most 63 bytes; NULL: "" */
 	const uint32_t *uids, *gids;	/* who may act for it, besides root and the server's user */
 	struct fm_tenant_quotas quotas;
+	uint64_t adopted_bytes; /* that its clients may have adopted of their own; 0: none */
 };
 
 struct fm_server_options {
@@ -681,6 +733,7 @@ struct fm_server_options {
 	const char *group;    /* name of the sharing group; NULL: "default" */
 	/* What other pools of this process will take of the memory, and of huge pages. */
 	uint64_t other_bytes, other_huge_bytes;
+	uint64_t adopted_bytes; /* of tenant "default": as in struct fm_tenant_options */
 };
 
 /* Hands the pool's memory to the service manager that started this process ($NOTIFY_SOCKET), and

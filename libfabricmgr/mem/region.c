@@ -15,6 +15,7 @@
 #include <fabricmgr_messages.h>
 
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/service.h"
 #include "mem/cgroup.h"
 #include "mem/region.h"
@@ -175,6 +176,67 @@ bool fm_region_is_ours(int fd, uint64_t bytes)
 
 	return seals >= 0 && (seals & wanted) == wanted && !fstat(fd, &status) &&
 	       (uint64_t)status.st_size == bytes;
+}
+
+bool fm_region_is_memory(int fd)
+{
+	/* Of other files the kernel itself says no; nothing is asked of who serves them. */
+	return fcntl(fd, F_GET_SEALS) >= 0;
+}
+
+static int check_seals(int fd)
+{
+	int seals = fcntl(fd, F_GET_SEALS), wanted = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+	if (seals < 0)
+		return fm_fail(FM_ERR_INVALID,
+			       "what shall be adopted is no memory: give a descriptor of "
+			       "memfd_create(2)");
+	if ((seals & wanted) != wanted)
+		return fm_fail(FM_ERR_INVALID,
+			       "the memory to adopt is not sealed against%s%s%s: F_ADD_SEALS "
+			       "F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL first",
+			       seals & F_SEAL_SHRINK ? "" : " shrinking",
+			       seals & F_SEAL_GROW ? "" : " growing",
+			       seals & F_SEAL_SEAL ? "" : " other seals");
+	if (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE))
+		return fm_fail(FM_ERR_INVALID,
+			       "the memory to adopt is sealed against writing: nothing could be "
+			       "staged in it");
+	return 0;
+}
+
+int fm_region_check_adopted(int fd, uint32_t uid, struct stat *status)
+{
+	int flags = fcntl(fd, F_GETFL), err = check_seals(fd);
+
+	if (err)
+		return err;
+	if (flags < 0 || (flags & O_ACCMODE) != O_RDONLY)
+		return fm_fail(FM_ERR_INVALID,
+			       "the descriptor of the memory to adopt could write: send one that "
+			       "is opened for reading alone, as fm_region_adopt() does");
+	if (fstat(fd, status))
+		return fm_fail(FM_ERR_IO, "the memory to adopt: %s", strerror(errno));
+	if (status->st_uid != uid)
+		return fm_fail(FM_ERR_PERMISSION,
+			       "the memory to adopt is user %u's, the client is user %u: its owner "
+			       "adopts it",
+			       status->st_uid, uid);
+	if ((status->st_mode & 07777) != 0600)
+		return fm_fail(FM_ERR_PERMISSION,
+			       "the memory to adopt has mode %04o: fchmod(2) it to 0600, so that "
+			       "those who may read it cannot open it for writing",
+			       status->st_mode & 07777);
+	if (status->st_size <= 0 || (uint64_t)status->st_size % FM_CHUNK_BYTES)
+		return fm_fail(FM_ERR_INVALID,
+			       "the memory to adopt has %lld bytes: whole chunks of %u are needed",
+			       (long long)status->st_size, FM_CHUNK_BYTES);
+	if ((uint64_t)status->st_size / FM_CHUNK_BYTES > FM_CHUNKS_MAX)
+		return fm_fail(FM_ERR_LIMIT, "the memory to adopt has %llu TiB: at most %llu",
+			       (unsigned long long)status->st_size >> 40,
+			       (unsigned long long)FM_CHUNKS_MAX * FM_CHUNK_BYTES >> 40);
+	return 0;
 }
 
 int fm_region_reopen_read_only(int fd)

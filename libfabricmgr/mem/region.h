@@ -37,6 +37,13 @@ int fm_region_create_table(const char *name, uint64_t bytes);
 bool fm_region_has_ended(int fd);
 /* Whether @fd is a file of that size, which nobody can shrink. */
 bool fm_region_is_ours(int fd, uint64_t bytes);
+/* Whether @fd is of memory at all: closing it, or asking for its status, waits for nobody. */
+bool fm_region_is_memory(int fd);
+/* Whether @fd, which came from a client of @uid, may be handed to others for reading: memory in
+ * whole chunks that nobody can make smaller, of the client's own, and a descriptor that cannot
+ * write. FM_ERR_INVALID, FM_ERR_PERMISSION or FM_ERR_LIMIT, with what is wrong. */
+struct stat;
+int fm_region_check_adopted(int fd, uint32_t uid, struct stat *status);
 /* A second descriptor of the same file that cannot write. */
 int fm_region_reopen_read_only(int fd);
 int fm_region_populate(int fd, uint64_t offset, uint64_t bytes);

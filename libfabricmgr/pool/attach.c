@@ -104,7 +104,7 @@ static int skip_late_replies(struct fm_pool *pool)
 
 /* One request and its reply, with the descriptors that came. The caller holds socket_lock. */
 static int exchange(struct fm_pool *pool, struct fm_wire_request *request,
-		    struct fm_wire_reply *reply, int *fds, int *n_fds, uint64_t deadline)
+		    struct fm_wire_reply *reply, int sent, int *fds, int *n_fds, uint64_t deadline)
 {
 	struct pollfd state = {.fd = pool->socket, .events = POLLIN};
 	int most = *n_fds, err;
@@ -124,7 +124,7 @@ static int exchange(struct fm_pool *pool, struct fm_wire_request *request,
 	request->head.version = FM_WIRE_VERSION;
 	request->head.size = sizeof(*request);
 	FM_KILL_POINT("socket: before a request");
-	err = fm_wire_send(pool->socket, request, sizeof(*request), NULL, 0);
+	err = fm_wire_send(pool->socket, request, sizeof(*request), &sent, sent >= 0);
 	FM_KILL_POINT("socket: request sent");
 	/* Whoever closed it may have said why. */
 	if (err && err != FM_ERR_DISCONNECTED)
@@ -176,15 +176,23 @@ static int exchange(struct fm_pool *pool, struct fm_wire_request *request,
 	return 0;
 }
 
+int fm_pool_request(struct fm_pool *pool, struct fm_wire_request *request,
+		    struct fm_wire_reply *reply, int sent, int *fds, int *n_fds)
+{
+	int err;
+
+	pthread_mutex_lock(&pool->socket_lock);
+	err = exchange(pool, request, reply, sent, fds, n_fds, fm_clock_ns() + FM_DEADLINE_NS);
+	pthread_mutex_unlock(&pool->socket_lock);
+	return err;
+}
+
 static int request_reply(struct fm_pool *pool, struct fm_wire_request *request,
 			 struct fm_wire_reply *reply)
 {
-	int none = 0, err;
+	int none = 0;
 
-	pthread_mutex_lock(&pool->socket_lock);
-	err = exchange(pool, request, reply, NULL, &none, fm_clock_ns() + FM_DEADLINE_NS);
-	pthread_mutex_unlock(&pool->socket_lock);
-	return err;
+	return fm_pool_request(pool, request, reply, -1, NULL, &none);
 }
 
 int fm_pool_info(struct fm_pool *pool, struct fm_pool_info *out)
@@ -349,9 +357,7 @@ static char *map_region(struct fm_pool *pool, uint32_t region, bool is_writable)
 	int fd = -1, n_fds = 1, err;
 	char *memory;
 
-	pthread_mutex_lock(&pool->socket_lock);
-	err = exchange(pool, &request, &reply, &fd, &n_fds, fm_clock_ns() + FM_DEADLINE_NS);
-	pthread_mutex_unlock(&pool->socket_lock);
+	err = fm_pool_request(pool, &request, &reply, -1, &fd, &n_fds);
 	if (err || n_fds != 1) {
 		if (n_fds == 1)
 			close(fd);
@@ -477,7 +483,7 @@ static int say_hello(struct fm_pool *pool, const struct fm_attach_options *optio
 	snprintf(request.tenant, sizeof(request.tenant), "%s", tenant ? tenant : "");
 	snprintf(request.name, sizeof(request.name), "%s",
 		 options->name ? options->name : program_invocation_short_name);
-	err = exchange(pool, &request, &reply, fds, &n_fds, deadline);
+	err = exchange(pool, &request, &reply, -1, fds, &n_fds, deadline);
 	FM_KILL_POINT("attach: descriptors received");
 	if (!err && n_fds != FM_WIRE_FDS)
 		err = fm_fail(FM_ERR_IO, "the daemon sent %d descriptors instead of %d", n_fds,
@@ -504,6 +510,7 @@ static void unmap(struct fm_pool *pool)
 		fm_region_unmap(pool->mappings[i].readable, pool->region_bytes);
 		fm_region_unmap(pool->mappings[i].writable, pool->region_bytes);
 	}
+	fm_regions_unmap(pool);
 }
 
 static void destroy_locks(struct fm_pool *pool)

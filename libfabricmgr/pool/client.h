@@ -23,6 +23,15 @@ struct fm_mapping {
 	_Atomic(char *) writable; /* NULL unless this client may write there */
 };
 
+/* A region of a client's own memory, as mapped here. region_lock. */
+struct fm_region {
+	char *memory; /* NULL: not mapped */
+	uint64_t bytes;
+	uint32_t region, serial; /* of our own */
+	uint32_t holds;		 /* leases of ours, of a region that another client owns */
+	bool is_own;		 /* adopted by this client: mapped for writing, until released */
+};
+
 /* What a caller waits for: its submissions that are not answered yet. ring_lock. */
 struct fm_batch {
 	uint32_t pending;
@@ -57,6 +66,7 @@ struct fm_pool {
 	const struct fm_header *headers;
 	uint64_t index_bytes, header_bytes, lease_bytes, ring_bytes, region_bytes;
 	struct fm_mapping mappings[FM_ARENAS_MAX + 1];
+	struct fm_region regions[FM_ADOPTED_MAX];
 	_Atomic uint64_t *prefaulted; /* of the own arena: see prefault.c; NULL: none */
 
 	pthread_mutex_t socket_lock; /* a request and its reply */
@@ -113,7 +123,23 @@ int fm_pool_gone(struct fm_pool *pool);
 /* True when the socket says that the daemon is gone; remembers it. */
 bool fm_pool_probe(struct fm_pool *pool);
 
-/* The mapping of @region, asking the daemon for its memory the first time. NULL: detail is set. */
+/* One request on the socket and its reply, within 5 s. @sent: a descriptor that goes with it, or
+ * -1. @fds: for *@n_fds that come, and how many did. */
+int fm_pool_request(struct fm_pool *pool, struct fm_wire_request *request,
+		    struct fm_wire_reply *reply, int sent, int *fds, int *n_fds);
+
+/* region.c: the address of a block that is leased, at a place that is checked; NULL: detail is set.
+ * Held until fm_place_let_go() of its region, before the lease is dropped; or fm_lease_end(), which
+ * does both. */
+char *fm_place_hold(struct fm_pool *pool, uint32_t region, uint32_t chunk, uint32_t slot,
+		    uint64_t length);
+void fm_place_let_go(struct fm_pool *pool, uint32_t region);
+void fm_lease_end(struct fm_pool *pool, uint32_t place);
+void fm_regions_unmap(struct fm_pool *pool);
+/* Whether this client adopted it. */
+bool fm_region_is_of(const struct fm_pool *pool, const struct fm_region *region);
+
+/* The mapping of an arena, asking the daemon for its memory the first time. NULL: detail is set. */
 char *fm_pool_map(struct fm_pool *pool, uint32_t region, bool is_writable);
 
 /* prefault.c: for the own arena, for a block that was staged, for every block that is sealed. */

@@ -240,22 +240,29 @@ int fm_keep_client(struct fm_session *session, int fd)
 	return 0;
 }
 
-static void forget(struct fm_keep *keep, uint32_t record)
+void fm_keep_drop(struct fm_keep *keep, const char *kind, uint32_t number)
 {
 	char name[FM_SERVICE_NAME];
 	int err;
 
-	fm_keep_name(keep, name, "lease", keep->state->clients[record].id);
-	/* Release, without a pair in this process: what it held was freed before. */
-	fm_store_release(&keep->state->clients[record].id, 0);
-	FM_KILL_POINT("keep: no record, still there");
-	if (keep->is_given_up || !fm_service_is_there())
+	if (!keep || keep->is_given_up || !fm_service_is_there())
 		return;
+	fm_keep_name(keep, name, kind, number);
 	err = fm_service_drop(name);
 	if (err == FM_ERR_DEADLINE)
 		give_up(keep);
 	else if (err)
 		fm_log(FM_LOG_DEBUG, FM1504 "%s", fm_error_detail());
+}
+
+static void forget(struct fm_keep *keep, uint32_t record)
+{
+	uint32_t id = keep->state->clients[record].id;
+
+	/* Release, without a pair in this process: what it held was freed before. */
+	fm_store_release(&keep->state->clients[record].id, 0);
+	FM_KILL_POINT("keep: no record, still there");
+	fm_keep_drop(keep, "lease", id);
 }
 
 void fm_keep_forget(struct fm_session *session)

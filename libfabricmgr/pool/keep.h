@@ -62,7 +62,7 @@ struct fm_kept {
 	uint32_t record, flags;
 };
 
-#define FM_GIVEN_MAX (FM_RECORDS_MAX + FM_ARENAS_MAX + 3)
+#define FM_GIVEN_MAX (FM_RECORDS_MAX + FM_ARENAS_MAX + FM_ADOPTED_MAX + 3)
 
 struct fm_keep {
 	struct fm_server *server;
@@ -94,6 +94,7 @@ int fm_keep_begin(struct fm_server *server, uint64_t seed);
 /* Hands @fd over, of what @kind it is; @number 0: the only one. What cannot be is logged, and a
  * later start will not take the pool over. */
 void fm_keep_fd(struct fm_keep *keep, const char *kind, uint32_t number, int fd);
+void fm_keep_drop(struct fm_keep *keep, const char *kind, uint32_t number);
 void fm_keep_arena(struct fm_server *server, uint32_t region);
 /* Before the client is answered. FM_ERR_LIMIT: too many records. */
 int fm_keep_client(struct fm_session *session, int fd);

@@ -112,12 +112,10 @@ static int gone(void)
 
 static int lease(struct fm_pool *pool, const struct fm_completion *c, struct fm_block *out)
 {
-	char *base = fm_pool_map(pool, c->region, false);
 	uint32_t at;
 	uint64_t word;
+	char *data;
 
-	if (!base)
-		return fm_error_last();
 	if (!fm_leases_reserve(pool, &at, 1))
 		return fm_fail(FM_ERR_LIMIT,
 			       "all %u entries of this client's lease table are in use; release "
@@ -128,8 +126,16 @@ static int lease(struct fm_pool *pool, const struct fm_completion *c, struct fm_
 		if (!fm_lease_take(&pool->leases[at], &pool->index.entries[c->entry], word))
 			continue;
 		FM_KILL_POINT("layers: joined");
+		data = fm_place_hold(pool, c->region, c->chunk, c->slot, c->length);
+		if (!data) {
+			int err = fm_error_last();
+
+			fm_lease_drop(&pool->leases[at]);
+			fm_leases_return(pool, &at, 1);
+			return err;
+		}
 		*out = (struct fm_block){
-			.data = fm_block_address(base, c->chunk, c->slot, c->length),
+			.data = data,
 			.length = c->length,
 			.entry = c->entry,
 			.generation = c->generation,
@@ -160,8 +166,7 @@ int fm_layers_join(struct fm_pool *pool, const struct fm_key *id, struct fm_bloc
 		return gone();
 	if (c.result)
 		return fm_pool_explain(pool, c.result, "joining a block");
-	if (c.entry >= pool->index.entries_max ||
-	    !fm_place_is_sane(pool, c.region, c.chunk, c.slot, c.length))
+	if (c.entry >= pool->index.entries_max)
 		return fm_fail(FM_ERR_CORRUPT, "the daemon named an impossible place");
 	return lease(pool, &c, out);
 }

@@ -61,7 +61,7 @@ int fm_prefault_sealed(struct fm_pool *pool)
 		    fm_leases_take(pool, &info.key, 1, &lease, &block) != 1)
 			continue;
 		madvise(block.data, block.length, MADV_POPULATE_READ);
-		fm_lease_drop(&pool->leases[lease]);
+		fm_lease_end(pool, lease);
 	}
 	fm_leases_return(pool, &lease, 1);
 	return more;

@@ -9,6 +9,7 @@
 
 #include "base/crc32c.h"
 #include "base/error.h"
+#include "core/adopted.h"
 #include "pool/client.h"
 
 bool fm_leases_reserve(struct fm_pool *pool, uint32_t *leases, size_t n)
@@ -35,22 +36,38 @@ void fm_leases_return(struct fm_pool *pool, const uint32_t *leases, size_t n)
 	pthread_mutex_unlock(&pool->lease_lock);
 }
 
+/* lease_lock */
+static void lease_free(struct fm_pool *pool, uint32_t place)
+{
+	if (!FM_FAULT("keep-leases"))
+		fm_lease_drop(&pool->leases[place]);
+	FM_KILL_POINT("release: dropped");
+	pool->free_leases[pool->free_lease_count++] = place;
+}
+
 /* Ends a hold and gives its place back, unless another release of it has. */
 static void hold_end(struct fm_pool *pool, uint32_t hold)
 {
-	uint32_t place = fm_hold_place(hold);
+	uint32_t place = fm_hold_place(hold), region = 0;
 
 	pthread_mutex_lock(&pool->lease_lock);
 	if (fm_hold_is_current(pool, hold)) {
 		uint32_t uses = ((hold >> 16) + 1) % UINT16_MAX; /* so that none is FM_NO_LEASE */
 
-		if (!FM_FAULT("keep-leases"))
-			fm_lease_drop(&pool->leases[place]);
-		FM_KILL_POINT("release: dropped");
 		atomic_store_explicit(&pool->lease_uses[place], (uint16_t)uses,
 				      memory_order_relaxed);
-		pool->free_leases[pool->free_lease_count++] = place;
+		/* Relaxed: our own. */
+		region = fm_load_relaxed(&pool->leases[place].region);
+		if (!fm_region_is_adopted(region))
+			lease_free(pool, place);
 	}
+	pthread_mutex_unlock(&pool->lease_lock);
+	if (!fm_region_is_adopted(region))
+		return;
+	/* Its mapping goes first: see region.c. */
+	fm_place_let_go(pool, region);
+	pthread_mutex_lock(&pool->lease_lock);
+	lease_free(pool, place);
 	pthread_mutex_unlock(&pool->lease_lock);
 }
 
@@ -134,28 +151,23 @@ int64_t fm_leases_take(struct fm_pool *pool, const struct fm_key *keys, size_t n
 {
 	for (size_t i = 0; i < n; i++) {
 		uint64_t place, extent;
-		char *base;
 
 		if (!acquire_one(pool, &keys[i], leases[i], &blocks[i], &place, &extent))
 			return (int64_t)i;
-		if (!fm_place_is_sane(pool, FM_HIGH(place), FM_LOW(place), FM_LOW(extent),
-				      blocks[i].length)) {
-			fm_fail(FM_ERR_CORRUPT, "block %u is at an impossible place",
-				blocks[i].entry);
-			base = NULL;
-		} else {
-			base = fm_pool_map(pool, FM_HIGH(place), false);
-		}
-		if (!base) {
+		blocks[i].data = fm_place_hold(pool, FM_HIGH(place), FM_LOW(place),
+					       FM_LOW(extent), blocks[i].length);
+		if (!blocks[i].data) {
+			int err = fm_error_last();
+
 			/* The places are the caller's to give back: no hold may name them. */
+			fm_lease_drop(&pool->leases[leases[i]]);
 			for (size_t k = 0; k <= i; k++) {
-				fm_lease_drop(&pool->leases[leases[k]]);
+				if (k < i)
+					fm_lease_end(pool, leases[k]);
 				blocks[k] = (struct fm_block){.lease = FM_NO_LEASE};
 			}
-			return fm_error_last();
+			return err;
 		}
-		blocks[i].data =
-			fm_block_address(base, FM_LOW(place), FM_LOW(extent), blocks[i].length);
 	}
 	return (int64_t)n;
 }
@@ -177,7 +189,7 @@ void fm_leases_let_go(struct fm_pool *pool, uint32_t lease)
 {
 	if (lease == FM_NO_LEASE)
 		return;
-	fm_lease_drop(&pool->leases[lease]);
+	fm_lease_end(pool, lease);
 	fm_leases_return(pool, &lease, 1);
 }
 

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/crc32c.h"
+#include "core/adopted.h"
 #include "core/recover.h"
 #include "pool/keep.h"
 #include "pool/server.h"
@@ -257,6 +258,7 @@ static void give_memory_back(struct fm_server *server)
 		close(server->arenas[i].read_only_fd);
 	}
 	server->arena_count = 0;
+	fm_server_adopted_close(server);
 }
 
 /* An arena has memory where its blocks are, and nowhere else. */
@@ -463,6 +465,12 @@ static int take_memory(struct fm_server *server)
 	if (!server->index || !server->headers)
 		return FM_ERR_IO;
 	err = take_arenas(server);
+	for (uint32_t i = FM_ADOPTED_FIRST; i < FM_ADOPTED_FIRST + FM_ADOPTED_MAX; i++) {
+		int fd = take_given(keep, "adopt", i);
+
+		if (fd >= 0)
+			fm_server_adopted_resume(server, i, fd);
+	}
 	return err ? err : take_clients(server);
 }
 
@@ -501,6 +509,7 @@ int fm_keep_resume(struct fm_server *server, const struct fm_policy_ops *policy,
 	if (recovery.highest_id >= server->next_client_id)
 		server->next_client_id = recovery.highest_id + 1;
 	fm_kept_probe(keep, fm_clock_ns());
+	fm_server_adopted_resumed(server);
 	punch_the_rest(server);
 	snprintf(keep->state->program, sizeof(keep->state->program), "%s", fm_version());
 	keep->state->checksum = fm_state_checksum(keep->state);

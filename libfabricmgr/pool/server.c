@@ -494,6 +494,7 @@ void fm_server_destroy(struct fm_server *server)
 		close(server->arenas[i].fd);
 		close(server->arenas[i].read_only_fd);
 	}
+	fm_server_adopted_close(server);
 	fm_keep_close(server);
 	free(server);
 }
@@ -559,6 +560,10 @@ void fm_server_info(struct fm_server *server, struct fm_pool_info *info)
 		.daemon_pid = (uint32_t)getpid(),
 		.incarnation = server->incarnation,
 		.is_draining = server->is_draining,
+		.adopted_regions = server->store.adopted_count,
+		.adopted_region_bytes = fm_server_adopted_bytes(server, FM_NO_ENTRY),
+		.adopted_blocks = counters->adopted_blocks,
+		.adopted_bytes = counters->adopted_bytes,
 	};
 	snprintf(info->rung, sizeof(info->rung), "%s", fm_rung_name(server->memory.rung));
 	snprintf(info->rung_reason, sizeof(info->rung_reason), "%s", server->memory.reason);
@@ -728,6 +733,7 @@ static void expire(struct fm_server *server, uint64_t now)
 	struct fm_session *session, *next;
 
 	server->expire_at = fm_store_expire(&server->store, now);
+	fm_server_adopted_run(server);
 	fm_keep_run(server->keep, now);
 	listen_again(server, now);
 	for (session = server->sessions; session; session = next) {

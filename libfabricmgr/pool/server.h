@@ -30,6 +30,16 @@ struct fm_server_tenant {
 	uint32_t uids[FM_ALLOWED_MAX], gids[FM_ALLOWED_MAX], n_uids, n_gids;
 	bool is_open; /* to whoever can open the socket */
 	struct fm_tenant_quotas quotas;
+	uint64_t adopted_max_bytes; /* 0: none */
+};
+
+/* adopt.c: memory of a client's own; its number is its place in the table + FM_ADOPTED_FIRST. */
+struct fm_server_adopted {
+	int fd;		/* read-only, as it came */
+	uint64_t bytes; /* 0: there is none, or one of an earlier daemon's that nobody kept */
+	uint64_t device, inode;
+	uint32_t tenant, serial;
+	struct fm_session *session; /* whose it is; NULL: it ended */
 };
 
 struct fm_session {
@@ -67,6 +77,8 @@ struct fm_server {
 	struct fm_memory memory;
 	struct fm_arena arenas[FM_ARENAS_MAX];
 	uint32_t arena_count;
+	struct fm_server_adopted adopted[FM_ADOPTED_MAX];
+	uint32_t adopted_serial; /* of the last one */
 	uint32_t chunks, entries_max;
 	uint64_t pool_bytes, index_bytes, header_bytes;
 	uint64_t nvme_table_bytes; /* as they are counted before there is a tier */
@@ -117,6 +129,27 @@ void fm_server_forget_waiter(struct fm_session *session, uint64_t tag);
 void fm_server_info(struct fm_server *server, struct fm_pool_info *info);
 int fm_server_wait_for_room(struct fm_session *session, uint64_t tag, uint64_t length,
 			    uint64_t deadline);
+
+/* ---- adopt.c ---- */
+
+/* Whether descriptors that come from it are looked at at all. */
+bool fm_session_may_send_memory(const struct fm_session *session);
+/* Takes @fd over, whatever becomes of it; -1: none came. */
+int fm_session_adopt(struct fm_session *session, int fd, struct fm_wire_region *out);
+/* Ends a region of the session's, once; out->held: how many of its blocks somebody holds.
+ * FM_ERR_NOT_FOUND: it is over. */
+int fm_session_release_region(struct fm_session *session, uint32_t region, uint32_t serial,
+			      struct fm_wire_region *out);
+/* The session ends, and with it its regions. */
+void fm_session_adopted_end(struct fm_session *session);
+/* Lets go of those of which no block is left. */
+void fm_server_adopted_run(struct fm_server *server);
+/* Of all regions of @tenant, or of all tenants (FM_NO_ENTRY). */
+uint64_t fm_server_adopted_bytes(const struct fm_server *server, uint32_t tenant);
+/* A region of an earlier daemon, before recovery; and those that nobody reads, after it. */
+void fm_server_adopted_resume(struct fm_server *server, uint32_t region, int fd);
+void fm_server_adopted_resumed(struct fm_server *server);
+void fm_server_adopted_close(struct fm_server *server);
 
 /* ---- tenants.c ---- */
 

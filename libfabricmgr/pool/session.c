@@ -24,6 +24,7 @@
 #include <fabricmgr_probes.h>
 
 #include "base/clock.h"
+#include "core/adopted.h"
 #include "core/evict.h"
 #include "core/groups.h"
 #include "pool/server.h"
@@ -184,6 +185,7 @@ void fm_session_end(struct fm_session *session)
 		fm_store_owner_remove(&server->store, &session->owner, expires);
 		fm_keep_forget(session);
 	}
+	fm_session_adopted_end(session);
 	FM_KILL_POINT("end of a client: blocks freed");
 	fm_region_unmap(session->ring.shared, RING_BYTES);
 	fm_region_unmap((void *)session->owner.leases, session->lease_bytes);
@@ -386,6 +388,17 @@ static int on_hello(struct fm_session *session, const struct fm_wire_request *he
 
 /* ---- requests on the socket ---- */
 
+/* Who has leased a block of it may read it, also when its owner has gone. */
+static int send_adopted(struct fm_session *session, const struct fm_server_adopted *adopted,
+			uint32_t region)
+{
+	struct fm_wire_reply reply;
+
+	reply_start(&reply, FM_WIRE_REGION, 0);
+	reply.region = (struct fm_wire_region){.region = region, .bytes = adopted->bytes};
+	return fm_wire_send(session->socket, &reply, sizeof(reply), &adopted->fd, 1);
+}
+
 static int on_region(struct fm_session *session, uint32_t region)
 {
 	struct fm_server *server = session->server;
@@ -394,6 +407,8 @@ static int on_region(struct fm_session *session, uint32_t region)
 	bool is_writable;
 	int err;
 
+	if (fm_region_is_adopted(region) && server->adopted[region - FM_ADOPTED_FIRST].bytes)
+		return send_adopted(session, &server->adopted[region - FM_ADOPTED_FIRST], region);
 	if (!region || region > server->arena_count) {
 		err = fm_fail(FM_ERR_NOT_FOUND, "there is no region %u", region);
 		reply_start(&reply, FM_WIRE_REGION, err);
@@ -519,8 +534,24 @@ static int on_operation(struct fm_session *session, const struct fm_wire_request
 	return fm_wire_send(session->socket, &reply, sizeof(reply), NULL, 0);
 }
 
+/* Memory of the client's own; @fd: -1, none came. */
+static int on_adoption(struct fm_session *session, const struct fm_wire_request *request, int fd)
+{
+	struct fm_wire_region region = {.region = 0};
+	struct fm_wire_reply reply;
+	int err = request->head.type == FM_WIRE_ADOPT
+			  ? fm_session_adopt(session, fd, &region)
+			  : fm_session_release_region(session, request->argument, request->leases,
+						      &region);
+
+	reply_start(&reply, request->head.type, err);
+	reply.region = region;
+	return fm_wire_send(session->socket, &reply, sizeof(reply), NULL, 0);
+}
+
+/* @fd: what came with it; only of an adoption, which takes it over. */
 static int on_request(struct fm_session *session, const struct fm_wire_request *request,
-		      size_t length)
+		      size_t length, int fd)
 {
 	struct fm_wire_reply reply;
 	int err = 0;
@@ -540,9 +571,13 @@ static int on_request(struct fm_session *session, const struct fm_wire_request *
 	if (err) {
 		reply_start(&reply, request->head.type, err);
 		fm_wire_send(session->socket, &reply, sizeof(reply), NULL, 0);
+		close_fd(fd);
 		return err;
 	}
 	switch (request->head.type) {
+	case FM_WIRE_ADOPT:
+	case FM_WIRE_RELEASE:
+		return on_adoption(session, request, fd);
 	case FM_WIRE_HELLO:
 		return on_hello(session, request);
 	case FM_WIRE_REGION:
@@ -568,17 +603,29 @@ static int on_request(struct fm_session *session, const struct fm_wire_request *
 	}
 }
 
+/* Whether memory comes with the next request: then, and only then, a descriptor is taken. */
+static bool brings_memory(const struct fm_session *session)
+{
+	struct fm_wire_head head;
+
+	return fm_session_may_send_memory(session) &&
+	       recv(session->socket, &head, sizeof(head), MSG_PEEK | MSG_DONTWAIT) ==
+		       sizeof(head) &&
+	       head.type == FM_WIRE_ADOPT;
+}
+
 static void on_socket(void *context)
 {
 	struct fm_session *session = context;
 	struct fm_wire_request request = {0}; /* it may end early */
-	int64_t got = fm_wire_receive(session->socket, &request, sizeof(request), NULL, NULL);
+	int fd = -1, n_fds = brings_memory(session);
+	int64_t got = fm_wire_receive(session->socket, &request, sizeof(request), &fd, &n_fds);
 
 	if (got == FM_ERR_BUSY)
 		return;
 	FM_KILL_POINT("socket: request received");
 	/* A reply that finds no room (BUSY) means a client that asks and does not read. */
-	if (got <= 0 || on_request(session, &request, (size_t)got)) {
+	if (got <= 0 || on_request(session, &request, (size_t)got, n_fds ? fd : -1)) {
 		if (got)
 			fm_log(FM_LOG_WARNING, FM1106 "client %u (pid %u) is turned away: %s",
 			       session->owner.id, session->pid, fm_error_detail());
@@ -657,6 +704,23 @@ static void on_stage(struct fm_session *session, const struct fm_submission *s)
 		if (!err)
 			return;
 	}
+	fm_session_answer(session, s->tag, err, entry);
+}
+
+/* @entry: the region; reserved[0]: the offset of the block in it. */
+static void on_stage_at(struct fm_session *session, const struct fm_submission *s)
+{
+	uint64_t offset = s->reserved[0];
+	uint32_t entry = 0;
+	int err = FM_ERR_INVALID;
+
+	if (session->server->is_draining)
+		err = FM_ERR_DRAINING;
+	else if (!(offset % FM_SLOT_GRAIN) && offset / FABRICMGR_CHUNK_BYTES < FM_CHUNKS_MAX)
+		err = fm_adopted_stage(&session->server->store, &session->owner, s->entry,
+				       (uint32_t)(offset / FABRICMGR_CHUNK_BYTES),
+				       (uint32_t)(offset % FABRICMGR_CHUNK_BYTES / FM_SLOT_GRAIN),
+				       s->length, &entry);
 	fm_session_answer(session, s->tag, err, entry);
 }
 
@@ -863,6 +927,9 @@ static void on_submission(struct fm_session *session, const struct fm_submission
 	switch (s->op) {
 	case FM_OP_STAGE:
 		on_stage(session, s);
+		return;
+	case FM_OP_STAGE_AT:
+		on_stage_at(session, s);
 		return;
 	case FM_OP_SEAL:
 		if (s->flags & FM_SUBMIT_MORE || session->group_size) {

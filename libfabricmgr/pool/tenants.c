@@ -70,6 +70,7 @@ static int take_tenant(struct fm_server_tenant *tenant, const struct fm_tenant_o
 	tenant->n_uids = options->n_uids;
 	tenant->n_gids = options->n_gids;
 	tenant->quotas = options->quotas;
+	tenant->adopted_max_bytes = options->adopted_bytes;
 	return err;
 }
 
@@ -85,6 +86,7 @@ int fm_server_tenants_take(const struct fm_server_options *options, uint32_t chu
 		return fm_fail(FM_ERR_LIMIT, "a pool has at most %u tenants", FM_TENANTS_MAX - 1);
 	snprintf(tenants->name, sizeof(tenants->name), "%s", FM_TENANT_DEFAULT);
 	tenants->is_open = !options->n_tenants && !options->n_uids && !options->n_gids;
+	tenants->adopted_max_bytes = options->adopted_bytes;
 	err = take_ids(tenants->name, options->uids, options->n_uids, tenants->uids);
 	if (!err)
 		err = take_ids(tenants->name, options->gids, options->n_gids, tenants->gids);
@@ -178,6 +180,7 @@ void fm_server_tenants_changed(struct fm_server *server)
 		tenant->n_gids = next[i].n_gids;
 		tenant->is_open = next[i].is_open;
 		tenant->quotas = next[i].quotas;
+		tenant->adopted_max_bytes = next[i].adopted_max_bytes;
 	}
 	apply(server);
 	free(next);
@@ -340,6 +343,8 @@ void fm_server_tenant_info(const struct fm_server *server, uint32_t number,
 		.evictions = account->evictions,
 		.taken = account->taken,
 		.refused = account->refused,
+		.adopted_max_bytes = tenant->adopted_max_bytes,
+		.adopted_bytes = fm_server_adopted_bytes(server, number),
 	};
 	for (const struct fm_session *s = server->sessions; s; s = s->next)
 		info->clients += s->is_attached && s->tenant == number;

@@ -14,6 +14,7 @@
 #include <fabricmgr_probes.h>
 
 #include "base/clock.h"
+#include "core/adopted.h"
 #include "core/lease.h"
 #include "pool/server.h"
 #include "pool/tiering.h"
@@ -214,7 +215,9 @@ bool fm_tiering_sealed(struct fm_tiering *t, uint32_t entry, bool replaces)
 		   (replaces || length != block.length || crc32c != block.crc32c);
 	if (is_other)
 		fm_log_remove(fm_nvme_log(t->nvme), &block.key);
-	enqueue(t, entry);
+	/* The device is given no memory that a client may take away meanwhile. */
+	if (!fm_entry_is_adopted(&t->server->store, entry))
+		enqueue(t, entry);
 	return is_other;
 }
 

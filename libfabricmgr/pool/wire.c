@@ -60,6 +60,12 @@ int64_t fm_wire_receive(int socket, void *data, size_t len, int *fds, int *n_fds
 	int tries = 2;
 	ssize_t got;
 
+	/* Where none is expected the kernel drops them: closing one here could wait for whoever
+	 * serves the file. */
+	if (!room)
+		message.msg_controllen = 0;
+	else if (room < FM_WIRE_FDS)
+		message.msg_controllen = CMSG_LEN((size_t)room * sizeof(int));
 	/* A reset is told once, before what the other side said last. */
 	do
 		got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);

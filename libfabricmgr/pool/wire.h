@@ -27,6 +27,8 @@ enum fm_wire_type {
 	FM_WIRE_LEASES = 7,
 	FM_WIRE_TENANTS_AFTER = 8,
 	FM_WIRE_QUOTAS = 9,
+	FM_WIRE_ADOPT = 10, /* with one descriptor, which cannot write */
+	FM_WIRE_RELEASE = 11,
 };
 
 struct fm_wire_head {
@@ -41,9 +43,10 @@ struct fm_wire_head {
 struct fm_wire_request {
 	struct fm_wire_head head;
 	uint32_t flags;	 /* HELLO: FM_ATTACH_… */
-	uint32_t leases; /* HELLO; LEASES: the place in the table to begin at */
-	/* REGION: its id; CLIENTS_AFTER: client id to start after; TENANTS_AFTER: number of the
-	 * first; EVICT: slots of FM_SLOT_GRAIN; DRAIN: 1 or 0; LEASES: client id */
+	/* HELLO; LEASES: the place in the table to begin at; RELEASE: the region's serial */
+	uint32_t leases;
+	/* REGION, RELEASE: its id; CLIENTS_AFTER: client id to start after; TENANTS_AFTER: number
+	 * of the first; EVICT: slots of FM_SLOT_GRAIN; DRAIN: 1 or 0; LEASES: client id */
 	uint32_t argument;
 	uint32_t reserved; /* 0 */
 	char name[48];	   /* HELLO */
@@ -81,8 +84,10 @@ struct fm_wire_hello {
 
 struct fm_wire_region {
 	uint32_t region;
-	uint32_t is_writable; /* one descriptor follows */
+	uint32_t is_writable; /* REGION: one descriptor follows */
 	uint64_t bytes;
+	uint32_t serial; /* ADOPT: tells it from a later one of the same id */
+	uint32_t held;	 /* RELEASE: blocks of it that somebody holds */
 };
 
 struct fm_wire_clients {
@@ -128,7 +133,7 @@ struct fm_wire_reply {
 int fm_wire_send(int socket, const void *data, size_t len, const int *fds, int n_fds);
 /* Receives one packet without blocking: its length (0: the peer is gone), FM_ERR_BUSY when there is
  * none, or an error. Of a longer one the first @len bytes. *@n_fds: room in @fds, then how many
- * came; surplus descriptors are closed. */
+ * came; surplus descriptors are dropped. */
 int64_t fm_wire_receive(int socket, void *data, size_t len, int *fds, int *n_fds);
 
 #endif

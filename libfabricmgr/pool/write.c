@@ -52,7 +52,8 @@ static void submit_discard(struct fm_pool *pool, uint32_t entry, uint32_t genera
 static void undo(struct fm_pool *pool, const struct fm_flight *flight,
 		 const struct fm_completion *c)
 {
-	bool is_staged = !c->result && (flight->op == FM_OP_STAGE || flight->op == FM_OP_ADOPT);
+	bool is_staged = !c->result && (flight->op == FM_OP_STAGE || flight->op == FM_OP_ADOPT ||
+					flight->op == FM_OP_STAGE_AT);
 	bool is_left = c->result && (flight->op == FM_OP_SEAL || flight->op == FM_OP_OFFER);
 
 	if (flight->op == FM_OP_SEAL) {
@@ -516,6 +517,106 @@ int fm_pool_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_blo
 	return 0;
 }
 
+static int explain_stage_at(struct fm_pool *pool, int err)
+{
+	switch (err) {
+	case FM_ERR_BUSY:
+		return fm_fail(err, "staging in a region: a block that lies there is still held, "
+				    "by a reader or by this client; release it, or try again "
+				    "later");
+	case FM_ERR_EXISTS:
+		return fm_fail(err, "staging in a region: a block that overlaps it is staged "
+				    "already: seal or discard that first");
+	case FM_ERR_LIMIT:
+		return fm_fail(err, "staging in a region: blocks in adopted memory have taken half "
+				    "of the index: remove some, or give the pool more entries");
+	case FM_ERR_INVALID:
+		return fm_fail(err, "staging in a region: a block begins on a page of %u bytes and "
+				    "lies within one chunk of %u, 1 byte to all of it",
+			       FM_SLOT_GRAIN, FABRICMGR_CHUNK_BYTES);
+	case FM_ERR_NOT_FOUND:
+		return fm_fail(err, "staging in a region: it was released");
+	default:
+		return fm_pool_explain(pool, err, "staging in a region");
+	}
+}
+
+static void take_staged(const struct fm_region *region, const struct fm_completion *c,
+			struct fm_stage_at *stage)
+{
+	stage->result = c->result;
+	if (!c->result)
+		stage->block = (struct fm_block){
+			.data = region->memory + stage->offset,
+			.length = c->length,
+			.entry = c->entry,
+			.generation = c->generation,
+			.lease = FM_NO_LEASE,
+			.origin = c->origin,
+		};
+}
+
+/* Asks for those that have had no room in the index so far, and returns how many still have none.
+ */
+static size_t stage_pending(struct fm_pool *pool, const struct fm_region *region,
+			    struct fm_stage_at *stages, size_t n, uint64_t wait_ns)
+{
+	struct fm_submission submissions[WINDOW];
+	struct fm_completion completions[WINDOW];
+	struct fm_stage_at *asked[WINDOW];
+	size_t pending = 0;
+	uint32_t piece = 0;
+
+	for (size_t i = 0; i < n || piece;) {
+		for (; i < n && piece < WINDOW; i++) {
+			if (stages[i].result != FM_ERR_POOL_FULL)
+				continue;
+			submissions[piece] = (struct fm_submission){
+				.op = FM_OP_STAGE_AT,
+				.entry = region->region,
+				.length = stages[i].length,
+				.reserved[0] = stages[i].offset,
+			};
+			asked[piece++] = &stages[i];
+		}
+		FM_KILL_POINT("stage at: before");
+		exchange(pool, submissions, piece, completions,
+			 fm_clock_ns() + wait_ns + FM_GRACE_NS);
+		FM_KILL_POINT("stage at: answered");
+		for (; piece; piece--) {
+			take_staged(region, &completions[piece - 1], asked[piece - 1]);
+			pending += asked[piece - 1]->result == FM_ERR_POOL_FULL;
+		}
+	}
+	return pending;
+}
+
+int fm_block_stage_at(struct fm_pool *pool, struct fm_region *region, struct fm_stage_at *stages,
+		      size_t n, uint64_t deadline_ns)
+{
+	uint64_t start = fm_clock_ns(), wait = deadline_ns ? deadline_ns : FM_DEADLINE_NS, spent;
+	int first = 0, err = fm_pool_check_writer(pool);
+	size_t pending = n;
+
+	if (!err && ((n && !stages) || !fm_region_is_of(pool, region)))
+		err = fm_fail(FM_ERR_INVALID,
+			      "staging in a region needs one that this client adopted, and places");
+	for (size_t i = 0; stages && i < n; i++) {
+		stages[i].block = (struct fm_block){.lease = FM_NO_LEASE};
+		stages[i].result = err ? err : FM_ERR_POOL_FULL;
+	}
+	if (err)
+		return err;
+	for (spent = 0; pending && spent <= wait; spent = fm_clock_ns() - start) {
+		if (spent)
+			usleep(1000); /* an entry is free when somebody releases a block */
+		pending = stage_pending(pool, region, stages, n, wait - spent);
+	}
+	for (size_t i = 0; i < n && !first; i++)
+		first = stages[i].result;
+	return first ? explain_stage_at(pool, first) : 0;
+}
+
 int fm_block_stage(struct fm_pool *pool, uint64_t length, size_t n, struct fm_block *blocks,
 		   uint64_t deadline_ns)
 {
@@ -892,9 +993,10 @@ int fm_block_offer(struct fm_pool *pool, struct fm_block *block, struct fm_key *
 	FM_KILL_POINT("offer: answered");
 	if (c.result == FM_ERR_INVALID)
 		return fm_fail(FM_ERR_INVALID,
-			       "offering a block: it is not staged by this client, or others may "
-			       "join it (fm_layers_begin() with an id) and it stays with its "
-			       "writer: seal it instead");
+			       "offering a block: it is not staged by this client; or others may "
+			       "join it (fm_layers_begin() with an id), or it lies in memory that "
+			       "this client had adopted, and stays with its writer: seal it "
+			       "instead");
 	if (c.result)
 		return fm_pool_explain(pool, c.result, "offering a block");
 	*id = c.key;

@@ -12,13 +12,17 @@
 // FUZZ_SOURCES: libfabricmgr/base/*.c libfabricmgr/core/*.c libfabricmgr/mem/*.c libfabricmgr/tier/*.c libfabricmgr/pool/*.c
 // FUZZ_LIBS: -luring -lcrypto -lisal -lnuma -lpthread
 // clang-format on
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fabricmgr.h>
@@ -31,7 +35,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct fm_server *server;
 static struct fm_pool *honest;
-static struct fm_block held;
+static struct fm_block held, own; /* in the pool, in memory of its own */
 static const struct fm_digest ns = {{1}};
 
 static void must(int good)
@@ -39,6 +43,8 @@ static void must(int good)
 	if (!good)
 		abort();
 }
+
+static int some_descriptor(const uint8_t choice[4]);
 
 static void *serve(void *argument)
 {
@@ -55,10 +61,13 @@ static void set_up(void)
 					    .n_tenants = 1,
 					    .tenants = &tenant,
 					    .pool_bytes = 16 << 20,
+					    .adopted_bytes = 64 << 20,
 					    .memory = "memfd",
 					    .quarantine_ns = 1000000};
 	struct fm_attach_options attach = {.size = sizeof(attach), .leases = 64};
 	struct fm_seal seal = {.block = &held, .key = {{9}}};
+	struct fm_stage_at stage = {.offset = 4096, .length = 10000};
+	struct fm_region *region;
 	pthread_t thread;
 
 	fm_log_set_level(FM_LOG_ERROR);
@@ -68,6 +77,12 @@ static void set_up(void)
 	must(!fm_pool_attach(&attach, &honest));
 	must(!fm_block_stage(honest, 10000, 1, &held, 0));
 	memset(held.data, 0x5a, held.length);
+	must(!fm_block_seal(honest, &ns, &seal, 1));
+	must(!fm_region_adopt(honest, some_descriptor((uint8_t[]){3, 1, 2, 0}), 0, &region));
+	must(!fm_block_stage_at(honest, region, &stage, 1, 0));
+	own = stage.block;
+	seal = (struct fm_seal){.block = &own, .key = {{8}}};
+	memset(own.data, 0x5b, own.length);
 	must(!fm_block_seal(honest, &ns, &seal, 1));
 }
 
@@ -197,7 +212,7 @@ static void submit(struct hostile *hostile)
 	take(hostile, fields, sizeof(fields));
 	if (!hostile->ring)
 		return;
-	s.op = fields[0] % 14;
+	s.op = fields[0] % 16;
 	s.flags = fields[1] | (fields[3] & 0x80 ? FM_SUBMIT_MORE : 0);
 	s.length = (uint64_t)fields[2] << (fields[3] % 32);
 	s.entry = fields[4] | (uint32_t)fields[5] << 8;
@@ -207,9 +222,63 @@ static void submit(struct hostile *hostile)
 	s.has_parent = fields[9] & 1;
 	s.ns[0] = fields[10];
 	s.deadline_ns = (uint64_t)fields[11] << 12;
+	s.reserved[0] = (uint64_t)fields[10] << (fields[11] % 40);
 	tail = __atomic_load_n(&hostile->ring->sq_tail.value, __ATOMIC_RELAXED);
 	hostile->ring->sq[tail % FM_RING_ENTRIES] = s;
 	__atomic_store_n(&hostile->ring->sq_tail.value, tail + 1, __ATOMIC_RELEASE);
+}
+
+/* Memory to be adopted, or what only looks like it: sealed, open, owned and long as the input says.
+ */
+static int some_descriptor(const uint8_t choice[4])
+{
+	char path[40];
+	int ends[2], fd, copy;
+
+	switch (choice[0] % 8) {
+	case 0:
+		return -1;
+	case 1:
+		return open("/dev/null", O_RDONLY | O_CLOEXEC);
+	case 2:
+		must(!pipe2(ends, O_CLOEXEC));
+		close(ends[1]);
+		return ends[0];
+	}
+	fd = memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	must(fd >= 0);
+	must(!ftruncate(fd, (off_t)((choice[1] % 8 ? choice[1] % 8 : 9ull << 20) << 22) -
+				    (choice[1] >> 3 == 31)));
+	must(!fchmod(fd, choice[2] & 1 ? 0666 : 0600));
+	/* All that is asked for, most of the time. */
+	must(!fcntl(fd, F_ADD_SEALS, choice[3] & 0x80 ? choice[3] & 0x1f : 7));
+	if (choice[2] & 2)
+		return fd;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	copy = open(path, O_RDONLY | O_CLOEXEC);
+	close(fd);
+	return copy;
+}
+
+/* More or fewer descriptors than one, too. */
+static void adopt(struct hostile *hostile)
+{
+	struct fm_wire_request packet = {.head = {.magic = FM_WIRE_MAGIC,
+						  .version = FM_WIRE_VERSION,
+						  .type = FM_WIRE_ADOPT,
+						  .size = sizeof(packet)}};
+	uint8_t choice[5];
+	int fds[2];
+
+	take(hostile, choice, sizeof(choice));
+	packet.head.type += choice[4] & 1;
+	packet.argument = 65 + choice[4] % 8;
+	packet.leases = choice[3] % 32;
+	fds[0] = fds[1] = some_descriptor(choice);
+	fm_wire_send(hostile->socket, &packet, sizeof(packet), fds,
+		     fds[0] < 0 ? 0 : 1 + (choice[2] == 255));
+	if (fds[0] >= 0)
+		close(fds[0]);
 }
 
 static void kick(struct hostile *hostile)
@@ -228,7 +297,7 @@ static void attack(struct hostile *hostile)
 		uint8_t step;
 
 		take(hostile, &step, 1);
-		switch (step % 8) {
+		switch (step % 10) {
 		case 0:
 			raw_packet(hostile);
 			break;
@@ -247,6 +316,9 @@ static void attack(struct hostile *hostile)
 		case 5:
 			kick(hostile);
 			break;
+		case 6:
+			adopt(hostile);
+			break;
 		default:
 			submit(hostile);
 		}
@@ -258,10 +330,10 @@ static void attack(struct hostile *hostile)
 
 static void look_at_block(void)
 {
-	const unsigned char *bytes = held.data;
+	const unsigned char *bytes = held.data, *own_bytes = own.data;
 
 	for (uint64_t i = 0; i < held.length; i += 997)
-		must(bytes[i] == 0x5a);
+		must(bytes[i] == 0x5a && own_bytes[i] == 0x5b);
 }
 
 static void put_and_get(uint32_t n)
@@ -274,7 +346,7 @@ static void put_and_get(uint32_t n)
 	struct fm_get get = {.key = put.key, .data = back, .capacity = sizeof(back)};
 	struct fm_pool_info info = {.size = sizeof(info)};
 
-	must(!fm_block_verify(honest, &held));
+	must(!fm_block_verify(honest, &held) && !fm_block_verify(honest, &own));
 	memset(data, (int)n, sizeof(data));
 	must(!fm_pool_put(honest, &ns, &put, 1, 0));
 	/* Another client of the same uid may have removed it: then it is not there. */

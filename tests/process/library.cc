@@ -10,6 +10,11 @@
 #include <thread>
 #include <vector>
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <fabricmgr.h>
 
 #define MUST(what)                                                                                 \
@@ -32,6 +37,7 @@ public:
 		options.size = sizeof(options);
 		options.pool_bytes = 32u << 20;
 		options.memory = "memfd";
+		options.adopted_bytes = FM_CHUNK_BYTES;
 		MUST(fm_server_create(&options, &server_) == 0);
 		thread_ = std::thread([this] { MUST(fm_server_run(server_) == 0); });
 	}
@@ -172,6 +178,32 @@ void layer_by_layer(fm_pool *writer, fm_pool *reader)
 	fm_block_discard(writer, &block, 1);
 }
 
+void memory_of_its_own(fm_pool *writer, fm_pool *reader, const fm_digest &ns)
+{
+	int fd = memfd_create("own", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	fm_region *region = nullptr;
+	fm_stage_at at{};
+	fm_seal seal{};
+	fm_block block{};
+
+	MUST(fd >= 0 && ftruncate(fd, FM_CHUNK_BYTES) == 0 && fchmod(fd, 0600) == 0);
+	MUST(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
+	MUST(fm_region_adopt(writer, fd, 0, &region) == 0);
+	close(fd);
+	at.offset = 8192;
+	at.length = 5000;
+	MUST(fm_block_stage_at(writer, region, &at, 1, 0) == 0);
+	MUST(at.block.data == static_cast<char *>(fm_region_data(region)) + 8192);
+	seal.block = &at.block;
+	seal.key.bytes[0] = 77;
+	MUST(fm_block_seal(writer, &ns, &seal, 1) == 0);
+	fm_block_release(writer, &at.block, 1);
+	MUST(fm_pool_acquire(reader, &seal.key, 1, &block) == 1);
+	MUST(fm_region_release(writer, region, 1) == FM_ERR_BUSY);
+	fm_block_release(reader, &block, 1);
+	MUST(fm_region_release(writer, region, 0) == 0);
+}
+
 } // namespace
 
 int main()
@@ -185,6 +217,7 @@ int main()
 	blocks_in_place(writer.get(), reader.get(), ns);
 	without_waiting(writer.get(), ns);
 	layer_by_layer(writer.get(), reader.get());
+	memory_of_its_own(writer.get(), reader.get(), ns);
 	std::puts("all of it, from C++");
 	return 0;
 }

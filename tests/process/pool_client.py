@@ -7,6 +7,7 @@ whoever acquires it can tell a wrong one; and whoever has one of a group can hav
 """
 import array
 import ctypes as c
+import fcntl
 import hashlib
 import os
 import random
@@ -20,7 +21,7 @@ LIB = os.environ.get("FABRICMGR_LIB") or os.path.join(
     os.path.dirname(os.environ["FABRICMGR_BIN"]) if "FABRICMGR_BIN" in os.environ else os.path.join(
         os.path.dirname(os.path.abspath(__file__)), "../../build/release"), "libfabricmgr.so")
 READ_ONLY, DEVICES = 1, 2
-EXISTS, DISCONNECTED = -3, -8
+EXISTS, DISCONNECTED, BUSY = -3, -8, -16
 MEMBERS, FIRST_GROUP, GROUPS = 3, 100000, 40
 
 
@@ -42,6 +43,10 @@ class Block(c.Structure):
 class Seal(c.Structure):
     _fields_ = [("block", c.POINTER(Block)), ("key", Key), ("parent", c.POINTER(Key)),
                 ("result", c.c_int), ("flags", c.c_uint32)]
+
+
+class StageAt(c.Structure):
+    _fields_ = [("offset", c.c_uint64), ("length", c.c_uint64), ("block", Block), ("result", c.c_int)]
 
 
 def key_of(n):
@@ -139,6 +144,41 @@ class Pool:
 
     def detach(self):
         self.lib.fm_pool_detach(self.handle)
+
+
+class Adopter(Pool):
+    """A client with memory of its own (@chunks of 4 MiB, or @fd) that the pool has adopted."""
+
+    def __init__(self, path, chunks, fd=None, **more):
+        super().__init__(path, **more)
+        self.fd = memory(chunks) if fd is None else fd
+        self.region = c.c_void_p()
+        self.check(self.lib.fm_region_adopt(self.handle, self.fd, 0, c.byref(self.region)))
+
+    def stage_at(self, offset, length):
+        stage = StageAt(offset, length)
+        self.check(self.lib.fm_block_stage_at(self.handle, self.region, c.byref(stage), c.c_size_t(1),
+                                              c.c_uint64(0)))
+        return stage.block
+
+    def seal_at(self, offset, n, length):
+        block = self.stage_at(offset, length)
+        self.check(self.seal(block, n))
+        self.release(block)
+
+    def put_at(self, offset, n, length):
+        block = self.stage_at(offset, length)
+        c.memmove(block.data, bytes_of(n, length), length)
+        self.check(self.seal(block, n))
+        self.release(block)
+
+
+def memory(chunks, seals=7):
+    fd = os.memfd_create("engine-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, chunks << 22)
+    os.fchmod(fd, 0o600)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
 
 
 def look_at_group(pool, first, length):

@@ -65,7 +65,7 @@ COMMANDS = {
         "--policy": ("", "fifo", "LRU"), "--ready-fd": (*NUMBER, "999"), "--config": ("",),
         "--nvme": ("",), "--nvme-size": SCAN, "--nvme-durable": ("", "maybe", "1"),
         "--allow-uid": USERS, "--allow-gid": USERS, "--client-staging": SCAN, "--redis-tenant": ("",),
-        "--check": SWITCH, "--redis": ("",), "--redis-password-file": ("",), "--redis-names": SCAN,
+        "--adopted": SCAN, "--check": SWITCH, "--redis": ("",), "--redis-password-file": ("",), "--redis-names": SCAN,
         "--redis-behind-proxy": SWITCH, "--metrics": LISTEN[:-3],
         "--metrics-behind-proxy": SWITCH, "--metrics-users": USERS, "--log-level": ("", "loud", "INFO"),
         "--log-target": ("", "syslog"), "--help": SWITCH,

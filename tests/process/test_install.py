@@ -63,6 +63,7 @@ def test_the_library_exports_what_the_header_promises(root):
 
 # What each program of Documentation/examples prints, every time that it runs.
 EXAMPLES = {
+    "adopt": "one: 65536 bytes, first '1'\none: not there\ntwo: 65536 bytes, first '2'\n",
     "layers": "layer 0: 'a'\nlayer 1: 'b'\nlayer 2: 'c'\nlayer 3: 'd'\n",
     "put_get": "65536 bytes, first 'x'\n",
     "queue": "200000 bytes, last 'a'\n200000 bytes, last 'b'\n",
@@ -81,7 +82,7 @@ def test_programs_build_and_run_against_it(root, tmp_path, compiler):
     reader, writer = os.pipe()
     socket = f"{tmp_path}/pool.sock"
     daemon = subprocess.Popen([f"{root}/bin/fabricmgrd", "--socket", socket, "--size", "8M",
-                               "--memory", "memfd", "--ready-fd", str(writer)],
+                               "--memory", "memfd", "--adopted", "8M", "--ready-fd", str(writer)],
                               pass_fds=[writer], stderr=subprocess.DEVNULL)
     try:
         os.close(writer)

@@ -28,7 +28,7 @@ struct ctl {
 	struct fm_tenant_quotas quotas; /* quota: to be set; FM_QUOTA_KEEP: not */
 };
 
-enum { CTL_TENANTS_MAX = 32, CTL_LINE_BYTES = 160 };
+enum { CTL_TENANTS_MAX = 32, CTL_LINE_BYTES = 192 };
 
 struct ctl_tenants {
 	struct fm_tenant_info list[CTL_TENANTS_MAX];

@@ -45,7 +45,7 @@ json_t *ctl_tenants_json(const struct ctl_tenants *tenants)
 			list,
 			json_pack(
 				"{s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I, s:I}, s:I, s:I, s:I, s:I, "
-				"s:I, s:I, s:I, s:I, s:I}",
+				"s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
 				"name", t->name, "group", t->group, "number", (json_int_t)t->number,
 				"quotas", "guaranteed_bytes",
 				(json_int_t)t->quotas.guaranteed_bytes, "max_bytes",
@@ -58,7 +58,9 @@ json_t *ctl_tenants_json(const struct ctl_tenants *tenants)
 				(json_int_t)t->requests, "blocks", (json_int_t)t->blocks,
 				"nvme_bytes", (json_int_t)t->nvme_bytes, "evictions",
 				(json_int_t)t->evictions, "taken", (json_int_t)t->taken, "refused",
-				(json_int_t)t->refused));
+				(json_int_t)t->refused, "adopted_bytes",
+				(json_int_t)t->adopted_bytes, "adopted_max_bytes",
+				(json_int_t)t->adopted_max_bytes));
 	}
 	return list;
 }
@@ -81,20 +83,22 @@ int ctl_tenant_lines(const struct ctl_tenants *tenants, char (*lines)[CTL_LINE_B
 
 	if (max < 1 || (tenants->n == 1 && !tenants->list[0].number))
 		return 0;
-	snprintf(lines[n++], CTL_LINE_BYTES, "%-16s %22s %11s %10s %20s %20s %8s %9s %7s %7s",
-		 "tenant", "held of max", "guaranteed", "in blocks", "staged", "nvme", "requests",
-		 "evictions", "taken", "refused");
+	snprintf(lines[n++], CTL_LINE_BYTES,
+		 "%-16s %22s %11s %10s %20s %20s %20s %8s %9s %7s %7s", "tenant", "held of max",
+		 "guaranteed", "in blocks", "staged", "nvme", "adopted", "requests", "evictions",
+		 "taken", "refused");
 	for (int64_t i = 0; i < tenants->n && i < CTL_TENANTS_MAX && n < max; i++) {
 		const struct fm_tenant_info *t = &tenants->list[i];
-		char held[72], guaranteed[32], used[32], staged[72], nvme[72];
+		char held[72], guaranteed[32], used[32], staged[72], nvme[72], adopted[72];
 
 		snprintf(lines[n++], CTL_LINE_BYTES,
-			 "%-16s %22s %11s %10s %20s %20s %8llu %9llu %7llu %7llu", t->name,
+			 "%-16s %22s %11s %10s %20s %20s %20s %8llu %9llu %7llu %7llu", t->name,
 			 of(t->held_bytes, t->quotas.max_bytes, held),
 			 ctl_bytes(t->quotas.guaranteed_bytes, guaranteed),
 			 ctl_bytes(t->used_bytes, used),
 			 of(t->staged_bytes, t->quotas.staging_bytes, staged),
 			 of(t->nvme_bytes, t->quotas.nvme_bytes, nvme),
+			 of(t->adopted_bytes, t->adopted_max_bytes, adopted),
 			 (unsigned long long)t->requests, (unsigned long long)t->evictions,
 			 (unsigned long long)t->taken, (unsigned long long)t->refused);
 	}

@@ -197,7 +197,7 @@ static json_t *status_json(const struct fm_pool_info *info, const struct fm_clie
 					"has_devices", clients[i].flags & FM_ATTACH_DEVICES));
 	return json_pack(
 		"{s:I, s:I, s:{s:I, s:I, s:I, s:I, s:I}, s:I, s:{s:I, s:I, s:I, s:I, s:I}, "
-		"s:b, s:o, s:o, s:o}",
+		"s:b, s:o, s:o, s:o, s:{s:I, s:I, s:I, s:I}}",
 		"total_bytes", (json_int_t)info->total_bytes, "used_bytes",
 		(json_int_t)info->used_bytes, "blocks", "sealed", (json_int_t)info->blocks_sealed,
 		"staging", (json_int_t)info->blocks_staging, "quarantine",
@@ -207,7 +207,10 @@ static json_t *status_json(const struct fm_pool_info *info, const struct fm_clie
 		"seals", (json_int_t)info->seals, "duplicates", (json_int_t)info->duplicates,
 		"discards", (json_int_t)info->discards, "evictions", (json_int_t)info->evictions,
 		"is_draining", (int)info->is_draining, "clients", list, "tenants",
-		ctl_tenants_json(tenants), "nvme", nvme_json(info));
+		ctl_tenants_json(tenants), "nvme", nvme_json(info), "adopted", "regions",
+		(json_int_t)info->adopted_regions, "region_bytes",
+		(json_int_t)info->adopted_region_bytes, "blocks", (json_int_t)info->adopted_blocks,
+		"bytes", (json_int_t)info->adopted_bytes);
 }
 
 json_t *ctl_status_json(struct ctl *ctl)
@@ -267,6 +270,12 @@ int ctl_status(struct ctl *ctl)
 	       "since start", (unsigned long long)info.stages, (unsigned long long)info.seals,
 	       (unsigned long long)info.duplicates, (unsigned long long)info.discards,
 	       (unsigned long long)info.evictions);
+	if (info.adopted_regions)
+		printf("%-12s %s in %llu regions of clients' own; %llu blocks in %s of it\n",
+		       "adopted", ctl_bytes(info.adopted_region_bytes, total),
+		       (unsigned long long)info.adopted_regions,
+		       (unsigned long long)info.adopted_blocks,
+		       ctl_bytes(info.adopted_bytes, used));
 	show_nvme(&info);
 	putchar('\n');
 	if (ctl_print_tenants(tenants))

@@ -10,8 +10,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* A pool has 67 descriptors, and one for each client of this daemon and of those before; their
- * names go into one variable of the environment, for which the kernel has 128 KiB. */
+/* A pool has up to 131 descriptors, and one for each client of this daemon and of those before;
+ * their names go into one variable of the environment, for which the kernel has 128 KiB. */
 enum { STORE_MAX = 4096, STORE_NAME = 64, STORE_NAMES_MAX = 120000 };
 
 struct store {

@@ -94,6 +94,12 @@ static int take_staging(struct settings *settings, const char *what, const char 
 	return fm_parse_bytes(what, value, 0, &settings->server.client_staging_bytes);
 }
 
+static int take_adopted(struct settings *settings, const char *what, const char *value, uint32_t n)
+{
+	(void)n;
+	return fm_parse_bytes(what, value, 0, &settings->server.adopted_bytes);
+}
+
 static int take_nvme(struct settings *settings, const char *what, const char *value, uint32_t n)
 {
 	(void)n;
@@ -315,6 +321,15 @@ const struct setting settings_table[] = {
 	 .help = "that one client may have in blocks being filled (default 0: no limit)",
 	 .fallback = "0",
 	 .take = take_staging},
+	{.section = "pool",
+	 .key = "adopted",
+	 .flag = "adopted",
+	 .is_of_group = true,
+	 .argument = "SIZE",
+	 .help = "memory of their own that clients of no tenant may have adopted (default 0: none)",
+	 .fallback = "0",
+	 .take = take_adopted,
+	 .is_live = true},
 	{.section = "nvme",
 	 .key = "path",
 	 .flag = "nvme",
@@ -519,6 +534,7 @@ uint32_t settings_take_live(struct settings *settings, struct settings *next, co
 	settings->redis.password_file = next->redis.password_file;
 	settings->uids = next->uids;
 	settings->gids = next->gids;
+	settings->server.adopted_bytes = next->server.adopted_bytes;
 	for (uint32_t row = 0; row < settings_count; row++) {
 		const struct setting *setting = &settings_table[row];
 		bool is_equal = settings_are_equal(settings, next, row);

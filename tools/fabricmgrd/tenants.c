@@ -15,10 +15,23 @@
 #include "command_line.h"
 #include "settings.h"
 
-enum key { GROUP, USERS, GROUPS, GUARANTEED, MAX, STAGING, REQUESTS, NVME, SALT_FILE, N_KEYS };
+enum key {
+	GROUP,
+	USERS,
+	GROUPS,
+	GUARANTEED,
+	MAX,
+	STAGING,
+	REQUESTS,
+	NVME,
+	ADOPTED,
+	SALT_FILE,
+	N_KEYS
+};
 
 static const char *const keys[N_KEYS] = {
-	"group", "users", "groups", "guaranteed", "max", "staging", "requests", "nvme", "salt-file",
+	"group",   "users",    "groups", "guaranteed", "max",
+	"staging", "requests", "nvme",	 "adopted",    "salt-file",
 };
 
 /* ---- values --------------------------------------------------------------------------------- */
@@ -246,6 +259,8 @@ static int take_of_tenant(struct sharing_tenant *tenant, enum key key, const cha
 		return fm_parse_quota(what, value, &quotas->staging_bytes);
 	case NVME:
 		return fm_parse_bytes(what, value, 0, &quotas->nvme_bytes);
+	case ADOPTED:
+		return fm_parse_bytes(what, value, 0, &tenant->adopted_bytes);
 	case REQUESTS:
 		return fm_parse_u64(what, value, 0, 1 << 20, &quotas->requests);
 	default:
@@ -510,6 +525,7 @@ void sharing_options(const struct settings *settings, uint32_t number,
 			.gids = tenant->gids.list,
 			.n_gids = tenant->gids.n,
 			.quotas = tenant->quotas,
+			.adopted_bytes = tenant->adopted_bytes,
 		};
 	}
 }
@@ -553,6 +569,7 @@ void sharing_print(const struct settings *settings, FILE *out)
 		print_quota(out, keys[STAGING], tenant->quotas.staging_bytes);
 		print_quota(out, keys[REQUESTS], tenant->quotas.requests);
 		print_quota(out, keys[NVME], tenant->quotas.nvme_bytes);
+		print_quota(out, keys[ADOPTED], tenant->adopted_bytes);
 		if (tenant->salt_file)
 			fprintf(out, "salt-file = %s\n", tenant->salt_file);
 	}
@@ -601,9 +618,11 @@ static uint32_t take_over(struct sharing_tenant *tenant, const struct sharing_te
 	n += memcmp(&tenant->uids, &next->uids, sizeof(tenant->uids)) != 0;
 	n += memcmp(&tenant->gids, &next->gids, sizeof(tenant->gids)) != 0;
 	n += memcmp(&tenant->quotas, &next->quotas, sizeof(tenant->quotas)) != 0;
+	n += tenant->adopted_bytes != next->adopted_bytes;
 	tenant->uids = next->uids;
 	tenant->gids = next->gids;
 	tenant->quotas = next->quotas;
+	tenant->adopted_bytes = next->adopted_bytes;
 	tenant->line = next->line;
 	return n;
 }

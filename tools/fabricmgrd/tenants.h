@@ -25,6 +25,7 @@ struct sharing_tenant {
 	uint32_t line;		  /* of its section */
 	struct ids uids, gids;
 	struct fm_tenant_quotas quotas;
+	uint64_t adopted_bytes; /* of memory of its clients' own */
 	char *salt_file; /* NULL: none */
 	char salt[64];
 	uint32_t given; /* keys that were, one bit each */
