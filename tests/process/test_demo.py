@@ -49,10 +49,12 @@ def test_an_interrupted_demo_leaves_nothing(seconds):
     demo = launch()
     time.sleep(seconds)
     demo.send_signal(signal.SIGINT)
-    output, _ = demo.communicate(timeout=30)
+    output, _ = demo.communicate(timeout=60)
+    assert not left_behind(demo.pid)
+    if seconds == 0.1 and demo.returncode == -signal.SIGINT:
+        return  # a slow machine: it was Python's own start that was interrupted, nothing of ours had begun
     assert demo.returncode == 130, output
     assert "Traceback" not in output
-    assert not left_behind(demo.pid)
 
 
 def test_a_killed_demo_takes_its_children_along():
