@@ -22,7 +22,7 @@ DEPS_TEST := check libsubunit-dev python3-pytest python3-yaml clang-14 libclang-
 # The programs that benchmarks compare with: to build llama.cpp, redis-server, fio.
 DEPS_PEERS := g++ cmake make redis-server redis-tools fio
 # Virtual machines and kernel modules for them.
-DEPS_VM := qemu-system-x86 busybox-static kmod xz-utils zstd libelf1 libibverbs-dev ibverbs-providers iproute2
+DEPS_VM := qemu-system-x86 busybox-static kmod xz-utils zstd libelf1 sparse perl libibverbs-dev ibverbs-providers iproute2
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 WARN := -Wall -Wextra -Werror -Wmissing-prototypes -Wstrict-prototypes -Wpointer-arith -Wvla
@@ -101,6 +101,7 @@ help:
 	'  make check-formats  weights in every format against the gguf package' \
 	'  make fuzz       the fuzz targets, FUZZ_SECONDS (10) each' \
 	'  make install    DESTDIR= PREFIX=$(PREFIX) LIBDIR=PREFIX/lib; make uninstall takes the same' \
+	'  make install-dkms  the module'"'"'s sources into DKMSDIR=$(DKMSDIR), for dkms install fabricmgr/$(VERSION)' \
 	'  make clean      remove build/' '' \
 	'VARIANT=release|asan|tsan|clang|kill chooses the build; objects stand in build/$$VARIANT.'
 
@@ -187,7 +188,7 @@ kmod-%: FORCE
 	@folder=$$($(kernel_folder) $*) && for part in $(if $(wildcard kmod/Kbuild),kmod) tests/vm/modules; do \
 		to=build/$$( [ $$part = kmod ] && echo kmod || echo vm-modules)/$*; mkdir -p $$to && \
 		echo "  KMOD  $$to" && cp -ru --preserve=timestamps $$part/. $$to/ && \
-		$(MAKE) --no-print-directory -s -C $$folder/build M=$(CURDIR)/$$to CONFIG_DEBUG_INFO_BTF_MODULES= $(KMOD_ARGS) modules || exit 1; done
+		$(MAKE) --no-print-directory -s -C $$folder/build M=$(CURDIR)/$$to CONFIG_DEBUG_INFO_BTF_MODULES= W=1 C=1 CF=-Wsparse-error KCFLAGS=-Werror modules || exit 1; done
 
 # Tests in virtual machines: tests/vm/tests/NAME.c is a program that prints TAP; what several of them use is in tests/vm/lib.
 VM_BIN := $(patsubst tests/vm/tests/%.c,$(BUILD)/tests/vm/%,$(wildcard tests/vm/tests/*.c))
@@ -290,13 +291,23 @@ install: programs
 	@# So that programs find the library at once; a package (DESTDIR) leaves that to its own scripts.
 	@if [ -z '$(DESTDIR)' ] && [ "$$(id -u)" = 0 ]; then PATH="$$PATH:/sbin" ldconfig; fi
 
+# The module's sources, for dkms: `dkms install fabricmgr/$(VERSION)` builds and installs it then.
+DKMSDIR ?= /usr/src
+DKMS_TO = $(DESTDIR)$(DKMSDIR)/fabricmgr-$(VERSION)
+.PHONY: install-dkms
+install-dkms:
+	install -D -m 0644 -t $(DKMS_TO) $(wildcard kmod/*.c kmod/*.h) kmod/Kbuild kmod/Makefile
+	install -D -m 0755 -t $(DKMS_TO) $(wildcard kmod/*.sh)
+	install -D -m 0644 -t $(DKMS_TO)/uapi kmod/uapi/fabricmgr.h
+	sed 's|#MODULE_VERSION#|$(VERSION)|' packaging/dkms/dkms.conf > $(DKMS_TO)/dkms.conf
+
 .PHONY: uninstall
 uninstall:
 	rm -f $(addprefix $(DESTDIR),$(INSTALLED))
 
 # Debian packages, into build/deb: the sources (as git knows them, without it all but build/) are copied
 # and built there. DEB_VERSION names another version, for a test of the upgrade.
-DEPS_DEB := build-essential debhelper lintian fakeroot
+DEPS_DEB := build-essential debhelper dh-dkms lintian fakeroot
 DEPS_CHECK_DEB := debootstrap systemd-container
 DEB_VERSION ?= $(VERSION)
 DEB_MAINTAINER ?= fabricmgr maintainers <maintainers@fabricmgr.invalid>

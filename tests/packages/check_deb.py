@@ -59,6 +59,9 @@ def needs(packages):
     found = set()
     for path in packages:
         line = subprocess.run(["dpkg-deb", "-f", path, "Depends"], text=True, capture_output=True, check=True).stdout
+        # What the module is built for and with.
+        if "dkms" in line:
+            found |= {"linux-headers-amd64"}
         found |= {part.split("|")[0].split("(")[0].strip() for part in line.split(",")}
     return sorted(name for name in found if name and "fabricmgr" not in name)
 

@@ -89,16 +89,31 @@ answer | grep -q 'X-Request-Id: deb-1' || fail "$(answer)"
 answer | grep -q '"route":"disaggregated"' || { journalctl --no-pager -n 40 -u 'fabricmgr-*'; fail "$(answer)"; }
 systemctl stop fabricmgr-router 'fabricmgr-worker@*'
 
+step "the kernel module"
+[ -n "$(ls /lib/modules)" ] || fail "there are no kernel headers to build for"
+for kernel in $(ls /lib/modules); do
+	[ -e "/lib/modules/$kernel/build" ] || continue
+	dkms status fabricmgr -k "$kernel" | grep -q installed || dkms install "fabricmgr/$(cat /debs/old/version)" -k "$kernel" >/out/dkms.log 2>&1 ||
+		{ cat /out/dkms.log; fail "dkms install for $kernel"; }
+	modinfo -k "$kernel" -F parm fabricmgr | grep -q '^max_bytes:' || fail "modinfo: $(modinfo -k "$kernel" fabricmgr 2>&1)"
+	built=$kernel
+done
+[ -n "${built:-}" ] || fail "dkms built the module for no kernel"
+grep -q 'GROUP="fabricmgr", MODE="0660"' /lib/udev/rules.d/60-fabricmgr.rules || fail "the udev rule"
+
 step "upgrade to $(cat /debs/new/version)"
 install /debs/new/*.deb
 until_is active 'value ActiveState'
 [ "$(fabricctl --json info | perl -ne 'print $1 if /"version": "(.*)"/')" = "$(cat /debs/new/version)" ] || fail "the old version runs on"
 grep -q "^# an administrator's line" /etc/fabricmgr/fabricmgrd.conf || fail "the edited file is gone"
 [ "$(sealed)" != 0 ] || fail "after the upgrade: $(fabricctl info)"
+dkms status fabricmgr | grep -q "/$(cat /debs/old/version)," && fail "dkms has the old version still: $(dkms status)"
+dkms status fabricmgr -k "$built" | grep -q "/$(cat /debs/new/version),.*installed" || fail "dkms: $(dkms status)"
 redis GET key | grep -q "a value that stays" || fail "GET after the upgrade"
 
 step "remove"
-apt-get remove -y -q fabricmgr libfabricmgr0 libfabricmgr-dev fabricmgr-doc >/out/apt.log 2>&1 || { cat /out/apt.log; fail remove; }
+apt-get remove -y -q fabricmgr libfabricmgr0 libfabricmgr-dev fabricmgr-doc fabricmgr-dkms >/out/apt.log 2>&1 || { cat /out/apt.log; fail remove; }
+[ -z "$(dkms status fabricmgr)" ] || fail "dkms after the removal: $(dkms status)"
 [ ! -e /usr/bin/fabricmgrd ] && ! pgrep -x fabricmgrd >/dev/null 2>&1 || fail "it is still there"
 grep -q "^# an administrator's line" /etc/fabricmgr/fabricmgrd.conf || fail "remove took the configuration"
 
