@@ -22,7 +22,7 @@ sys.path[:0] = [HERE, os.path.join(TOP, "tests")]
 
 import kernels  # noqa: E402
 import machine  # noqa: E402
-from suites import common  # noqa: E402
+from suites import common, kmod  # noqa: E402
 
 # Of the kernel's own, loaded before anything else where they are not built in.
 MODULES = ("nvme", "crc32_generic", "rdma_rxe", "dummy", "veth", "ib_uverbs", "rdma_ucm", "vgem")
@@ -115,10 +115,15 @@ def split_log(log):
     """The log without what was planted, and {fault: its part}."""
     parts = dict(re.findall(r"vm: planted (\S+)\n(.*?)vm: planted end", log, re.S))
     log = re.sub(r"[^\n]*vm: planted \S+\n.*?vm: planted end", "", log, flags=re.S)
-    leak = re.compile(r"[^\n]*kmemleak: unreferenced object(?:(?!unreferenced object).)*?\[planted\][^\n]*", re.S)
-    if leak.search(log):
-        parts["leak"] = leak.search(log)[0]
-    return leak.sub("", log), parts
+    own = []
+    # A report is its first line and the lines of kmemleak that follow it.
+    for report in re.split(r"(?=^[^\n]*kmemleak: unreferenced object)", log, flags=re.M):
+        lines = re.match(r"(?:[^\n]*kmemleak: [^\n]*\n)*", report)[0]
+        if "[planted]" in lines:
+            parts["leak"] = lines
+            report = report[len(lines):]
+        own.append(report)
+    return "".join(own), parts
 
 
 def where(log, fault):
@@ -175,6 +180,8 @@ def main():
     parser.add_argument("--only", action="append", help="this program (may be repeated)")
     options = parser.parse_args()
     machine.need()
+    if not options.only and "debug" not in options.kernels:
+        kmod.kmod(kernels.checkpatch())
     for kernel in options.kernels:
         check(kernel, options.only)
     total = common.TOTAL

@@ -144,6 +144,24 @@ def build_debug(folder):
     shutil.copy(f"{folder}/build/include/config/kernel.release", f"{folder}/release")
 
 
+def unpack_checkpatch(folder):
+    """checkpatch.pl and its lists, of the kernel's sources; no package has them alone."""
+    apt = Apt(f"{folder}/apt")
+    print(f"fetching checkpatch with Linux 6.1's sources from {MIRROR} (once)", file=sys.stderr, flush=True)
+    apt.download("linux-source-6.1")
+    quiet(["dpkg-deb", "-x", glob.glob(f"{folder}/apt/*.deb")[0], f"{folder}/apt/root"])
+    names = ("checkpatch.pl", "spelling.txt", "const_structs.checkpatch")
+    quiet(["tar", "-C", folder, "--strip-components=2", "--wildcards", "-xf",
+           glob.glob(f"{folder}/apt/root/usr/src/*.tar.xz")[0], *(f"*/scripts/{name}" for name in names)])
+    shutil.rmtree(f"{folder}/apt")
+    with open(f"{folder}/release", "w", encoding="utf-8") as file:
+        file.write("6.1\n")
+
+
+def checkpatch():
+    return os.path.join(ready("checkpatch", unpack_checkpatch), "checkpatch.pl")
+
+
 def ready(name, fill):
     """CACHE/kernels/@name, filled by @fill when it is not there."""
     folder = os.path.join(cache_folder(), name)

@@ -24,7 +24,7 @@ FAULTS = re.compile(
     r"\bWARNING: |\bBUG: |\bBUG\b.*\bat |\bOops\b|general protection fault|Kernel panic|KASAN|KFENCE|UBSAN|"
     r"Call Trace:|INFO: (?:task|possible|trying|rcu|lockdep)|possible .* detected|refcount_t:|list_(?:add|del) corruption|"
     r"sleeping function called|soft lockup|hung_task|unreferenced object|suspicious RCU|"
-    r"vm: insmod .* failed|scheduling while atomic|memory leak|Bad page|page allocation failure|Objects remaining")
+    r"vm: insmod .* failed|scheduling while atomic|Bad page|page allocation failure|Objects remaining")
 END = re.compile(r"vm: end (\d+)")
 
 

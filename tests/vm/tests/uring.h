@@ -73,7 +73,7 @@ static inline void uring_submit(struct uring *ring, int fd, uint32_t command, vo
 	memset(entry, 0, sizeof(*entry));
 	entry->opcode = IORING_OP_URING_CMD;
 	entry->fd = fd;
-	*(uint32_t *)&entry->off = command; /* cmd_op, which older headers do not name */
+	entry->off = command; /* cmd_op, which older headers do not name, and zeros */
 	memcpy((char *)entry + 48, &payload, sizeof(payload));
 	entry->user_data = tag;
 	uring_word(ring, ring->params.sq_off.array)[slot] = slot;
