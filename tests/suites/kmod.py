@@ -69,12 +69,14 @@ def checkpatch(script):
 
 
 def size():
+    """What a person has to read to audit it; the header for programs is a document of its own."""
     lines = 0
     for path in sources():
-        with open(f"{TOP}/{path}", encoding="utf-8") as file:
-            lines += sum(1 for _ in file)
+        if not path.startswith("kmod/uapi/"):
+            with open(f"{TOP}/{path}", encoding="utf-8") as file:
+                lines += sum(bool(line.strip()) for line in file)
     is_small = 0 < lines < LINES_MAX
-    report("kmod/size", int(is_small), int(not is_small), 0, 0.0, f"NOTE: {lines} lines, fewer than {LINES_MAX} allowed")
+    report("kmod/size", int(is_small), int(not is_small), 0, 0.0, f"NOTE: {lines} lines that are not blank, fewer than {LINES_MAX} allowed")
 
 
 def kmod(script):
