@@ -12,6 +12,8 @@
 #include <linux/slab.h>
 
 #include "internal.h"
+#include "pressure.h"
+#include "trace.h"
 
 #define FM_LEAVING_DELAY msecs_to_jiffies(20)
 
@@ -57,6 +59,7 @@ int fm_chunk_fill(struct fm_region *region, struct fm_chunk *chunk, u32 order, b
 	chunk->baseline = 0;
 	WRITE_ONCE(chunk->page, page);
 	atomic64_add(PAGE_SIZE << order, &region->resident_bytes);
+	fm_pressure_account(region, PAGE_SIZE << order);
 	return 0;
 }
 
@@ -70,6 +73,7 @@ static void fm_chunks_drop(struct fm_region *region, u32 order)
 	kvfree(region->chunks);
 	region->chunks = NULL;
 	region->chunk_count = 0;
+	fm_pressure_account(region, -atomic64_read(&region->resident_bytes));
 	atomic64_set(&region->resident_bytes, 0);
 }
 
@@ -164,6 +168,7 @@ static bool fm_region_is_left(struct fm_region *region)
 
 static void fm_region_leave(struct fm_region *region)
 {
+	trace_fabricmgr_region(region->id, 3, region->bytes, region->order);
 	fm_quota_uncharge(region->charged_uid, FM_QUOTA_BYTES, region->bytes);
 	fm_region_put(region);
 	module_put(THIS_MODULE);
@@ -190,6 +195,7 @@ void fm_chunks_free(struct fm_region *region)
 {
 	u32 i;
 
+	fm_pressure_account(region, -atomic64_read(&region->resident_bytes));
 	for (i = 0; i < region->chunk_count; i++) {
 		struct page *page = region->chunks[i].page;
 

@@ -8,6 +8,8 @@
 #define FM_COMPAT_H
 
 #include <linux/mm.h>
+#include <linux/shrinker.h>
+#include <linux/slab.h>
 #include <linux/file.h>
 
 #include <fm_config.h>
@@ -46,6 +48,47 @@ static inline int fm_receive_fd(struct file *file, unsigned int flags)
 	return receive_fd(file, NULL, flags);
 #else
 	return receive_fd(file, flags);
+#endif
+}
+
+/* ---- the shrinker ---- */
+
+typedef unsigned long (*fm_shrinker_call)(struct shrinker *, struct shrink_control *);
+
+static inline struct shrinker *fm_shrinker_create(fm_shrinker_call count, fm_shrinker_call scan)
+{
+	struct shrinker *shrinker;
+#ifdef FM_HAVE_SHRINKER_ALLOC
+	shrinker = shrinker_alloc(0, "fabricmgr");
+#else
+	int error;
+
+	shrinker = kzalloc(sizeof(*shrinker), GFP_KERNEL);
+#endif
+	if (!shrinker)
+		return ERR_PTR(-ENOMEM);
+	shrinker->count_objects = count;
+	shrinker->scan_objects = scan;
+	shrinker->seeks = DEFAULT_SEEKS;
+#ifdef FM_HAVE_SHRINKER_ALLOC
+	shrinker_register(shrinker);
+#else
+	error = register_shrinker(shrinker, "fabricmgr");
+	if (error) {
+		kfree(shrinker);
+		return ERR_PTR(error);
+	}
+#endif
+	return shrinker;
+}
+
+static inline void fm_shrinker_destroy(struct shrinker *shrinker)
+{
+#ifdef FM_HAVE_SHRINKER_ALLOC
+	shrinker_free(shrinker);
+#else
+	unregister_shrinker(shrinker);
+	kfree(shrinker);
 #endif
 }
 

@@ -42,6 +42,11 @@ macro=FM_HAVE_RECEIVE_FD_USER probe "$@" <<'C'
 #include <linux/file.h>
 int f(struct file *file) { return receive_fd(file, NULL, 0); }
 C
+macro=FM_HAVE_SHRINKER_ALLOC probe "$@" <<'C'
+#include <linux/mm.h>
+#include <linux/shrinker.h>
+void *f(void) { return shrinker_alloc(0, "x"); }
+C
 macro=FM_HAVE_URING_CMD_H probe "$@" <<'C'
 #include <linux/io_uring/cmd.h>
 C

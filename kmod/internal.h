@@ -115,6 +115,12 @@ struct fm_region {
 	struct fm_peer *peer;	   /* until the region is dead */
 	struct fm_client *creator; /* fm_objects; of a peer, which ends with it */
 
+	/* Reclaim: fm_objects, but for the place, which is region->lock's. */
+	struct fm_event pressure, taken; /* to the manager */
+	u64 asked_ns;
+	u32 taken_chunks; /* since it was asked */
+	u32 reclaim_next;
+
 	kuid_t charged_uid;
 	struct list_head leaving; /* fm_leaving; pages that somebody still holds */
 	struct list_head leaving_pages;

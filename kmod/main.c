@@ -12,6 +12,8 @@
 
 #include "internal.h"
 #include "peer.h"
+#include "pressure.h"
+#include "report.h"
 #include "ring.h"
 
 #define CREATE_TRACE_POINTS
@@ -35,6 +37,8 @@ MODULE_PARM_DESC(user_max_regions, "regions of one uid without a quota of its ow
 unsigned int fm_user_clients = 4096;
 module_param_named(user_max_clients, fm_user_clients, uint, 0644);
 MODULE_PARM_DESC(user_max_clients, "open files of one uid without a quota of its own");
+module_param_named(pressure_grace_ms, fm_pressure_grace_ms, uint, 0644);
+MODULE_PARM_DESC(pressure_grace_ms, "between asking a manager for memory and taking it");
 static int fm_admin_gid = -1;
 module_param_named(admin_gid, fm_admin_gid, int, 0444);
 MODULE_PARM_DESC(admin_gid, "group whose members are administrators (-1: CAP_SYS_ADMIN alone)");
@@ -208,6 +212,7 @@ static struct miscdevice fm_device = {
 	.name = "fabricmgr",
 	.mode = 0660,
 	.fops = &fm_operations,
+	.groups = fm_attribute_groups,
 };
 
 static int __init fm_init(void)
@@ -225,16 +230,28 @@ static int __init fm_init(void)
 	error = fm_map_init();
 	if (error)
 		return error;
+	error = fm_pressure_init();
+	if (error)
+		goto fail;
 	error = misc_register(&fm_device);
 	if (error)
-		fm_map_exit();
+		goto fail_pressure;
+	fm_report_init();
+	return 0;
+
+fail_pressure:
+	fm_pressure_exit();
+fail:
+	fm_map_exit();
 	return error;
 }
 
 /* Never runs while a file is open or a region, or a page of one, is left: they hold the module. */
 static void __exit fm_exit(void)
 {
+	fm_report_exit();
 	misc_deregister(&fm_device);
+	fm_pressure_exit();
 	fm_chunks_exit();
 	fm_map_exit();
 	fm_quota_exit();

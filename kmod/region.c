@@ -13,7 +13,9 @@
 
 #include "internal.h"
 #include "peer.h"
+#include "pressure.h"
 #include "region.h"
+#include "trace.h"
 
 DEFINE_MUTEX(fm_objects);
 LIST_HEAD(fm_regions);
@@ -193,8 +195,10 @@ u64 fm_region_leave_by(struct fm_attachment *attachment)
 	staged = fm_stage_clear(attachment);
 	xa_erase(&region->attachments, attachment->client->id);
 	up_write(&region->lock);
-	if (region->manager == attachment->client)
+	if (region->manager == attachment->client) {
+		fm_pressure_cancel(region);
 		region->manager = NULL;
+	}
 	fm_event_cancel(attachment->client, &attachment->gone);
 	fm_attachment_put(attachment);
 	return staged;
@@ -276,6 +280,7 @@ static void fm_region_unlist(struct fm_region *region)
 {
 	list_del(&region->link);
 	region->is_gone = true;
+	fm_pressure_cancel(region);
 	fm_window_close(&region->read_window);
 	fm_window_close(&region->write_window);
 	fm_window_close(&region->words_window);
@@ -316,8 +321,10 @@ int fm_region_publish(struct fm_client *client, struct fm_region *region, bool i
 	error = fm_region_open_windows(region);
 	if (!error)
 		error = fm_region_attach(client, region, true, is_manager);
-	if (!error)
+	if (!error) {
 		region->is_ready = true;
+		trace_fabricmgr_region(region->id, 1, region->bytes, region->order);
+	}
 	mutex_unlock(&fm_objects);
 	if (error)
 		fm_region_abandon(region);
@@ -624,6 +631,7 @@ void fm_region_end(struct fm_region *region)
 		fm_map_zap(region, &region->read_window, 0, region->bytes >> PAGE_SHIFT);
 		fm_map_zap(region, &region->write_window, 0, region->bytes >> PAGE_SHIFT);
 	}
+	trace_fabricmgr_region(region->id, 2, region->bytes, region->order);
 	fm_exports_revoke(region);
 	if (region->peer)
 		fm_peer_end(region);

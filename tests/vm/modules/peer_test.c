@@ -8,7 +8,7 @@
 #include <linux/dma-mapping.h>
 #include <linux/dma-resv.h>
 #include <linux/fs.h>
-#include <linux/highmem.h>
+#include <linux/io.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
 #include <linux/pci.h>
@@ -199,19 +199,19 @@ fail:
 	return error;
 }
 
-/* What a device would do: bytes into all of the buffer, by the entries of its table. */
+/*
+ * What a device would do: bytes into all of the buffer, by device addresses, which are physical
+ * ones in a machine without IOMMU. (A debugging dma-buf core hides the pages of the table.)
+ */
 static long fill_buffer(struct importer *importer, u8 value)
 {
-	struct sg_page_iter at;
+	struct sg_dma_page_iter at;
 	long pages = 0;
 
 	if (!importer->table)
 		return -EINVAL;
-	for_each_sgtable_page(importer->table, &at, 0) {
-		void *memory = kmap_local_page(sg_page_iter_page(&at));
-
-		memset(memory, value, PAGE_SIZE);
-		kunmap_local(memory);
+	for_each_sgtable_dma_page(importer->table, &at, 0) {
+		memset(phys_to_virt(sg_page_iter_dma_address(&at)), value, PAGE_SIZE);
 		pages++;
 	}
 	return pages;
