@@ -10,6 +10,7 @@
 
 #include <fabricmgr_kill_point.h>
 
+#include "base/crc32c.h"
 #include "core/adopted.h"
 #include "core/groups.h"
 #include "core/life.h"
@@ -62,6 +63,24 @@ static int check(struct fm_store *store, struct fm_owner *owner, const struct fm
 	return first;
 }
 
+uint64_t fm_group_link(uint32_t entry, uint32_t generation, uint32_t next, uint32_t size)
+{
+	const uint32_t words[] = {entry, generation, next, size};
+	uint64_t check = fm_crc32c(words, sizeof(words)) >> 3;
+
+	return check << 35 | (uint64_t)(size - 1) << 29 | next;
+}
+
+/* For a later process, before anybody finds a member. */
+static void link_members(struct fm_store *store, const struct fm_store_seal *seals, uint32_t n)
+{
+	for (uint32_t i = 0; store->links && i < n; i++)
+		/* Relaxed: the leader's word follows with release. */
+		fm_store_relaxed(&store->links[seals[i].entry],
+				 fm_group_link(seals[i].entry, seals[i].generation,
+					       seals[(i + 1) % n].entry, n));
+}
+
 /* Into the index, where no reader takes it for there yet. */
 static int enter(struct fm_store *store, const struct fm_store_seal *seal, uint32_t leader)
 {
@@ -112,6 +131,7 @@ int fm_store_seal_group(struct fm_store *store, struct fm_owner *owner,
 			withdraw(store, &seals[k], k < i);
 		return err;
 	}
+	link_members(store, seals, n);
 	FM_KILL_POINT("group: in the index, not visible");
 	/* The moment in which all become visible. Release: pairs with the acquire of this word in
 	 * fm_index_find(); the others stand in the index before it. */

@@ -17,6 +17,24 @@
 int fm_store_seal_group(struct fm_store *store, struct fm_owner *owner,
 			const struct fm_store_seal *seals, uint32_t n, int *results);
 
+/*
+ * Which members belong together, as a later process finds it: of each entry its next member, how
+ * many there are, and a check of both with the entry's generation. Written before the group is
+ * visible, and never taken back: a link of an earlier generation means nothing.
+ */
+uint64_t fm_group_link(uint32_t entry, uint32_t generation, uint32_t next, uint32_t size);
+static inline uint32_t fm_group_link_next(uint64_t link)
+{
+	return link & (FABRICMGR_GROUPED_MAX - 1);
+}
+static inline uint32_t fm_group_link_size(uint64_t link)
+{
+	return (link >> 29 & (FM_GROUP_MAX - 1)) + 1;
+}
+
+_Static_assert(FABRICMGR_GROUPED_MAX <= 1u << 29, "a member fits beside the number");
+_Static_assert(FM_GROUP_MAX <= 64, "a number has six bits");
+
 /* The next member of the group around; the block itself when it is alone. */
 static inline uint32_t fm_group_next(const struct fm_store *store, uint32_t entry)
 {

@@ -12,6 +12,7 @@
 
 #include "core/adopted.h"
 #include "core/evict.h"
+#include "core/groups.h"
 #include "core/recover.h"
 
 #define NONE FM_NO_ENTRY
@@ -116,8 +117,6 @@ static bool is_believable(const struct work *work, uint32_t entry)
 	       !(work->is_listed[entry] && header.flags & FM_HEADER_ENDED);
 }
 
-/* Which members belong together stood in the memory of the process that ended: none is found any
- * more, and who holds some keeps those. */
 static bool is_in_group(const struct work *work, uint32_t entry)
 {
 	struct fm_header header;
@@ -221,9 +220,7 @@ static int judge(struct work *work, uint32_t entry)
 		}
 		err = claim(work, entry);
 		if (!err)
-			verdict = work->is_listed[entry] && !is_in_group(work, entry)
-					  ? VERDICT_SEALED
-					  : VERDICT_REMOVED;
+			verdict = work->is_listed[entry] ? VERDICT_SEALED : VERDICT_REMOVED;
 		break;
 	default:
 		return fm_fail(FM_ERR_CORRUPT, "entry %u of the index is in no state that there is",
@@ -377,6 +374,48 @@ static void repair_buckets(struct work *work)
 	}
 }
 
+/* Whether every member of the block's group is there, all round. */
+static bool is_whole_group(const struct work *work, uint32_t entry)
+{
+	const struct fm_store *store = work->store;
+	uint32_t at = entry, size = 0, n = 0;
+
+	do {
+		uint32_t generation = FABRICMGR_WORD_GENERATION(store->index.entries[at].word);
+		uint64_t link = store->links[at];
+		uint32_t next = fm_group_link_next(link);
+
+		if (!n++)
+			size = fm_group_link_size(link);
+		if (n > size || next >= store->index.entries_max ||
+		    work->verdicts[at] != VERDICT_SEALED || !is_in_group(work, at) ||
+		    link != fm_group_link(at, generation, next, size))
+			return false;
+		at = next;
+	} while (at != entry);
+	return n == size;
+}
+
+/* A group is taken over as a whole, or nobody finds any of it; who holds some keeps those. */
+static void settle_groups(struct work *work)
+{
+	struct fm_store *store = work->store;
+
+	for (uint32_t entry = 0; entry < store->index.entries_max; entry++) {
+		uint32_t next;
+
+		if (work->verdicts[entry] != VERDICT_SEALED || !is_in_group(work, entry))
+			continue;
+		if (store->links && is_whole_group(work, entry)) {
+			next = fm_group_link_next(store->links[entry]);
+			store->nodes[entry].group_next = next == entry ? 0 : next + 1;
+			continue;
+		}
+		fm_index_remove(&store->index, entry);
+		work->verdicts[entry] = VERDICT_REMOVED;
+	}
+}
+
 /* Whether others have joined it only its daemon knew; nobody joins it from now on. */
 static void keep_for_joined(struct fm_node *node)
 {
@@ -492,6 +531,7 @@ int fm_store_recover(struct fm_store *store, struct fm_recovery *recovery)
 		err = drop(&work);
 	if (!err) {
 		repair_buckets(&work);
+		settle_groups(&work);
 		FM_KILL_POINT("recover: buckets repaired");
 		store->free_count = 0;
 		for (uint32_t entry = store->index.entries_max; entry-- > 0;)

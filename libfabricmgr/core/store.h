@@ -60,6 +60,7 @@ struct fm_store {
 	struct fm_header *headers;
 	struct fm_slots slots;
 	struct fm_node *nodes;
+	uint64_t *links; /* of groups, for a later process: groups.h; NULL: none will be */
 	uint32_t *free_entries;
 	uint32_t free_count;
 	uint32_t offers_head, offers, quarantine_head, removed_head;

@@ -311,7 +311,7 @@ FM_API int fm_block_seal(struct fm_pool *pool, const struct fm_digest *ns, struc
  * regions, and there is no FM_SEAL_REPLACE: else
  * FM_ERR_INVALID, with fm_error_detail() saying which. A failure of one leaves all staged;
  * results that are FM_ERR_CANCELLED were held back by another's, which is returned. Groups stay in
- * memory: the NVMe tier keeps none, and a restarted daemon lets them go.
+ * memory, over a restart of the daemon, too, as wholes: the NVMe tier keeps none.
  */
 FM_API int fm_group_seal(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
 			 size_t n);

@@ -62,7 +62,7 @@ struct fm_kept {
 	uint32_t record, flags;
 };
 
-#define FM_GIVEN_MAX (FM_RECORDS_MAX + FM_ARENAS_MAX + FM_ADOPTED_MAX + 3)
+#define FM_GIVEN_MAX (FM_RECORDS_MAX + FM_ARENAS_MAX + FM_ADOPTED_MAX + 4)
 
 struct fm_keep {
 	struct fm_server *server;

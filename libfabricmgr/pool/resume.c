@@ -245,8 +245,10 @@ static void give_memory_back(struct fm_server *server)
 	fm_store_destroy(&server->store);
 	fm_region_unmap(server->index, server->index_bytes);
 	fm_region_unmap(server->headers, server->header_bytes);
+	fm_region_unmap(server->links, server->entries_max * sizeof(*server->links));
 	server->index = NULL;
 	server->headers = NULL;
+	server->links = NULL;
 	if (server->index_fd >= 0)
 		close(server->index_fd);
 	if (server->header_fd >= 0)
@@ -402,6 +404,7 @@ static int create_store(struct fm_server *server, const struct fm_policy_ops *po
 		return err;
 	if (server->store.index.entries_max != server->entries_max)
 		return fm_fail(FM_ERR_CORRUPT, "the index has another size than its state says");
+	server->store.links = server->links;
 	server->store.now = fm_clock_ns();
 	for (uint32_t region = 1; region <= server->arena_count; region++)
 		fm_tenants_set_region(&server->store.slots.tenants, region,
@@ -455,6 +458,19 @@ static int rebuild(struct fm_server *server, const struct fm_policy_ops *policy,
 	return err;
 }
 
+/* A daemon of before groups were kept left none: those that it had are let go. */
+static int take_links(struct fm_server *server)
+{
+	uint64_t bytes = server->entries_max * (uint64_t)sizeof(*server->links);
+	int fd = take_given(server->keep, "links", 0);
+
+	if (fd >= 0 && fm_region_is_ours(fd, bytes))
+		server->links = fm_region_map(fd, bytes, true);
+	if (fd >= 0)
+		close(fd);
+	return server->links ? 0 : fm_server_links_create(server);
+}
+
 static int take_memory(struct fm_server *server)
 {
 	struct fm_keep *keep = server->keep;
@@ -464,7 +480,9 @@ static int take_memory(struct fm_server *server)
 	server->headers = map_table(keep, "headers", server->header_bytes, &server->header_fd);
 	if (!server->index || !server->headers)
 		return FM_ERR_IO;
-	err = take_arenas(server);
+	err = take_links(server);
+	if (!err)
+		err = take_arenas(server);
 	for (uint32_t i = FM_ADOPTED_FIRST; i < FM_ADOPTED_FIRST + FM_ADOPTED_MAX; i++) {
 		int fd = take_given(keep, "adopt", i);
 

@@ -114,9 +114,28 @@ static int refuse_policy(const char *name, const struct fm_policy_ops *const *po
 		       list);
 }
 
+int fm_server_links_create(struct fm_server *server)
+{
+	uint64_t bytes = server->entries_max * (uint64_t)sizeof(*server->links);
+	int fd;
+
+	if (!server->keep)
+		return 0;
+	fd = fm_region_create(FM_RUNG_MEMFD, "fabricmgr-links", bytes);
+	if (fd < 0)
+		return fd;
+	if (!fm_region_populate(fd, 0, bytes))
+		server->links = fm_region_map(fd, bytes, true);
+	if (server->links)
+		fm_keep_fd(server->keep, "links", 0, fd);
+	close(fd);
+	return server->links ? 0 : FM_ERR_NO_MEMORY;
+}
+
 static uint64_t table_bytes(const struct fm_server *server, const struct fm_policy_ops *policy)
 {
-	uint64_t entry_bytes = sizeof(struct fm_node) + (policy ? policy->entry_bytes : 0);
+	uint64_t entry_bytes = sizeof(struct fm_node) + (policy ? policy->entry_bytes : 0) +
+			       (server->keep ? sizeof(*server->links) : 0);
 
 	return server->index_bytes + server->header_bytes + server->nvme_table_bytes +
 	       (uint64_t)server->entries_max * entry_bytes;
@@ -173,11 +192,14 @@ static int create_memory(struct fm_server *server, const struct fm_server_option
 	if (!server->index || !server->headers)
 		return FM_ERR_IO;
 	fm_index_format(server->index, server->entries_max, server->incarnation, random[1]);
-	err = fm_keep_begin(server, random[1]);
-	if (err)
-		return err;
-	return fm_store_create(&server->store, server->index, server->index_bytes, server->headers,
-			       server->chunks, policy, &chunk_ops, server);
+	err = fm_server_links_create(server);
+	if (!err)
+		err = fm_keep_begin(server, random[1]);
+	if (!err)
+		err = fm_store_create(&server->store, server->index, server->index_bytes,
+				      server->headers, server->chunks, policy, &chunk_ops, server);
+	server->store.links = server->links;
+	return err;
 }
 
 /* ---- the socket ---- */
@@ -488,6 +510,7 @@ void fm_server_destroy(struct fm_server *server)
 	fm_store_destroy(&server->store);
 	fm_region_unmap(server->index, server->index_bytes);
 	fm_region_unmap(server->headers, server->header_bytes);
+	fm_region_unmap(server->links, server->entries_max * sizeof(*server->links));
 	close_fd(server->index_fd);
 	close_fd(server->header_fd);
 	for (uint32_t i = 0; i < server->arena_count; i++) {

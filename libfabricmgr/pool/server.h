@@ -85,6 +85,7 @@ struct fm_server {
 	int index_fd, header_fd; /* read-only, as handed out */
 	void *index;
 	struct fm_header *headers;
+	uint64_t *links; /* of groups; NULL: the pool ends with this process */
 	uint64_t incarnation, quarantine_ns;
 	uint64_t client_staging_bytes;
 	char group[32];
@@ -126,6 +127,8 @@ int64_t fm_server_arena(struct fm_server *server, uint32_t tenant, uint32_t uid)
 void fm_server_unlink_waiter(struct fm_server *server, struct fm_waiter **link);
 /* A request that waits for room is not wanted any more; it is answered FM_ERR_CANCELLED. */
 void fm_server_forget_waiter(struct fm_session *session, uint64_t tag);
+/* Which blocks are a group, in memory that is handed over: server->links. */
+int fm_server_links_create(struct fm_server *server);
 void fm_server_info(struct fm_server *server, struct fm_pool_info *info);
 int fm_server_wait_for_room(struct fm_session *session, uint64_t tag, uint64_t length,
 			    uint64_t deadline);

@@ -637,7 +637,9 @@ void fm_tiering_resume(struct fm_tiering *t)
 	if (!t)
 		return;
 	for (uint32_t i = 0; i < store->index.entries_max; i++) {
-		if (FABRICMGR_WORD_STATE(store->index.entries[i].word) != FABRICMGR_BLOCK_SEALED)
+		/* One of a group must not come back alone. */
+		if (FABRICMGR_WORD_STATE(store->index.entries[i].word) != FABRICMGR_BLOCK_SEALED ||
+		    store->headers[i].flags & FM_HEADER_IN_GROUP)
 			continue;
 		describe(t, i, &block);
 		if (!fm_log_has(fm_nvme_log(t->nvme), &block.key, &length, &crc32c) ||

@@ -11,10 +11,11 @@
 #include <string.h>
 
 #include "core/evict.h"
+#include "core/groups.h"
 #include "core/lease.h"
 #include "core/recover.h"
 
-enum { CHUNKS = 3, ENTRIES = 48, LEASES = 8, LENGTH = 1u << 19 };
+enum { CHUNKS = 3, ENTRIES = 48, LEASES = 8, LENGTH = 1u << 19, FIRST_MEMBER = 20, MEMBERS = 3 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -41,6 +42,8 @@ struct world {
 	void *index;
 	struct fm_header headers[ENTRIES];
 	struct fabricmgr_lease leases[LEASES];
+	uint64_t links[ENTRIES];
+	bool has_group;
 	uint64_t places[ENTRIES]; /* {region, chunk} of each number that was sealed */
 	uint32_t slots[ENTRIES];
 	bool is_sealed[ENTRIES];
@@ -53,6 +56,7 @@ static int take_over(struct world *world, bool is_first, struct fm_recovery *rec
 
 	if (err)
 		return err;
+	world->store.links = world->links;
 	world->owner = (struct fm_owner){
 		.id = 7, .region = 1, .leases = world->leases, .lease_count = LEASES};
 	fm_store_owner_add(&world->store, &world->owner);
@@ -80,12 +84,49 @@ static int seal(struct world *world, uint32_t entry, uint32_t n)
 	return fm_store_seal(&world->store, &world->owner, &seal);
 }
 
+static void note(struct world *world, uint32_t n, uint32_t entry)
+{
+	world->places[n] = world->store.index.entries[entry].place;
+	world->slots[n] = FM_LOW(world->store.index.entries[entry].extent);
+	world->is_sealed[n] = true;
+}
+
+/* The numbers from FIRST_MEMBER on, as one. */
+static void seal_group(struct world *world)
+{
+	static const uint8_t ns[16] = {7};
+	struct fm_store_seal seals[MEMBERS];
+	int results[MEMBERS];
+	uint32_t entry;
+
+	for (uint32_t i = 0; i < MEMBERS; i++) {
+		if (fm_store_stage(&world->store, &world->owner, LENGTH >> (FIRST_MEMBER + i) % 2,
+				   &entry))
+			return;
+		seals[i] = (struct fm_store_seal){
+			.entry = entry,
+			.generation =
+				FABRICMGR_WORD_GENERATION(world->store.index.entries[entry].word),
+			.crc32c = FIRST_MEMBER + i,
+			.key = key_of(FIRST_MEMBER + i),
+			.ns = ns,
+		};
+	}
+	if (fm_store_seal_group(&world->store, &world->owner, seals, MEMBERS, results))
+		abort();
+	for (uint32_t i = 0; i < MEMBERS; i++)
+		note(world, FIRST_MEMBER + i, seals[i].entry);
+	world->has_group = true;
+}
+
 /* Sealed, staged, leased and removed blocks, by the bits of @kind. */
 static void prepare(struct world *world, uint8_t kind)
 {
 	uint32_t entry;
 	uint64_t word;
 
+	if (kind & 8)
+		seal_group(world);
 	for (uint32_t n = 0; n < 16; n++) {
 		if (fm_store_stage(&world->store, &world->owner, LENGTH >> n % 2, &entry))
 			break;
@@ -93,9 +134,7 @@ static void prepare(struct world *world, uint8_t kind)
 			continue;
 		if (seal(world, entry, n))
 			abort();
-		world->places[n] = world->store.index.entries[entry].place;
-		world->slots[n] = FM_LOW(world->store.index.entries[entry].extent);
-		world->is_sealed[n] = true;
+		note(world, n, entry);
 	}
 	for (uint32_t n = 0; n < 4 && kind & 2; n++) {
 		struct fm_key key = key_of(n);
@@ -126,9 +165,10 @@ static void spoil(struct world *world, const uint8_t *data, size_t size)
 				(at < 64 ? at : at + FM_INDEX_HEADER_BYTES - 64);
 		else if (at - index < sizeof(world->headers))
 			where = (uint8_t *)world->headers + (at - index);
+		else if (at & 1)
+			where = (uint8_t *)world->links + (at / 2) % sizeof(world->links);
 		else
-			where = (uint8_t *)world->leases +
-				(at - index - sizeof(world->headers)) % sizeof(world->leases);
+			where = (uint8_t *)world->leases + (at / 2) % sizeof(world->leases);
 		*where ^= data[2];
 	}
 }
@@ -143,9 +183,19 @@ static bool is_whole(void *context, const struct fm_header *header)
 	       world->slots[n] == header->slot && header->length == LENGTH >> n % 2;
 }
 
-/* What is found is what was sealed. */
+/* What is found is what was sealed, and of a group all or nothing. */
 static void check(struct world *world)
 {
+	uint32_t members = 0;
+
+	for (uint32_t i = 0; world->has_group && i < MEMBERS; i++) {
+		struct fm_key key = key_of(FIRST_MEMBER + i);
+		uint64_t word;
+
+		members += fm_index_find(&world->store.index, &key, &word) != FM_NO_ENTRY;
+	}
+	if (members % MEMBERS)
+		abort();
 	for (uint32_t n = 0; n < ENTRIES; n++) {
 		struct fm_key key = key_of(n);
 		struct fm_header header;

@@ -182,8 +182,7 @@ def memory(chunks, seals=7):
 
 
 def look_at_group(pool, first, length):
-    """Whoever has leased one member leases the others, as long as that one is found: a daemon that takes over lets
-    groups go, as a whole."""
+    """Whoever has leased one member leases the others, as long as that one is found."""
     last = first + MEMBERS - 1
     one = pool.acquire(last)
     if not one:

@@ -21,7 +21,7 @@ import pytest
 
 import pool_client
 from conftest import BIN, until
-from pool_client import DEVICES, DISCONNECTED, Pool, bytes_of, hello
+from pool_client import DEVICES, DISCONNECTED, MEMBERS, Pool, bytes_of, hello, key_of
 
 KILLS = int(os.environ.get("WARM_KILLS", "12"))
 LENGTH = 65536
@@ -106,6 +106,28 @@ def test_a_killed_daemon_loses_nothing_and_a_reader_notices_nothing(system):
     old.detach()
     until(lambda: held.kept()["clients"] == 0)
     assert system.control("evict")["blocks"] == 1
+
+
+def test_groups_go_on_as_groups(system):
+    held = Held(system)
+    old = Pool(system.socket)
+    for first in range(1000, 1030, MEMBERS):
+        assert old.put_group(first, LENGTH)
+    put(old, range(10))
+    hold = old.acquire(1001)
+    for _ in range(3):
+        held.kill()
+        new = Pool(system.socket)
+        check(new, [*range(1000, 1030), *range(10)])
+    assert held.kept()["resumed_blocks"] == 40 and held.kept()["dropped_blocks"] == 0
+    # They are groups: what one of them is held for, all stay for, and one that is removed takes the others along.
+    assert system.control("evict")["blocks"] == 37
+    check(new, range(1000, 1000 + MEMBERS))
+    assert [new.match(n) for n in range(1000 + MEMBERS, 1030)] == [0] * (30 - MEMBERS)
+    assert new.put_group(1003, LENGTH)
+    assert new.lib.fm_pool_remove(new.handle, c.byref(key_of(1004)), c.c_size_t(1)) == 1
+    assert [new.match(n) for n in (1003, 1004, 1005)] == [0, 0, 0]
+    old.release(hold)
 
 
 def test_what_was_staged_is_nobody_elses_while_its_writer_lives(system):

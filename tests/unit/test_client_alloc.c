@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -340,6 +342,40 @@ static int do_requests(void)
 	return done.result == 1 ? 0 : (int)done.result;
 }
 
+/* Another client reads what lies in memory of ours, which is adopted and released. */
+static int do_adopt(void)
+{
+	int fd = memfd_create("own", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	struct fm_stage_at at = {.length = VALUE};
+	struct fm_seal seal = {.block = &at.block, .key = keys[2]};
+	struct fm_region *region;
+	struct fm_block got;
+	int err;
+
+	if (fd < 0 || ftruncate(fd, FM_CHUNK_BYTES) || fchmod(fd, 0600) ||
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+		return FM_ERR_IO;
+	err = fm_region_adopt(pool, fd, 0, &region);
+	close(fd);
+	if (err)
+		return err;
+	err = fm_block_stage_at(pool, region, &at, 1, 0);
+	if (!err) {
+		err = fm_block_seal(pool, &ns, &seal, 1);
+		fm_block_release(pool, &at.block, 1);
+	}
+	if (!err) {
+		int64_t n = fm_pool_acquire(other, &keys[2], 1, &got);
+
+		err = n < 0 ? (int)n : n == 1 ? fm_block_verify(other, &got) : FM_ERR_NOT_FOUND;
+		if (n == 1)
+			fm_block_release(other, &got, 1);
+	}
+	/* Not one of the calls that may fail: nothing may be lost by it. */
+	fail_at = 0;
+	return fm_region_release(pool, region, 0) ? FM_ERR_BUSY : err;
+}
+
 static int do_operate(void)
 {
 	int64_t got = fm_pool_evict(pool, 0, NULL);
@@ -359,7 +395,7 @@ static const struct {
 	{"hand-over", do_hand_over, 0}, {"put and get", do_put_and_get, 0},
 	{"read", do_read, 7},		{"hint and invalidate", do_hint_and_invalidate, 0},
 	{"queue", do_queue, 4},		{"requests", do_requests, 1},
-	{"operate", do_operate, 0},
+	{"operate", do_operate, 0},	{"adopt", do_adopt, 2},
 };
 
 START_TEST(the_nth_of_every_call_may_fail)
@@ -404,7 +440,8 @@ END_TEST
 
 static void start(void)
 {
-	pool_rig_start_small(&rig, 64);
+	pool_rig_start(&rig, &(struct fm_server_options){.entries_max = 64,
+							 .adopted_bytes = FM_CHUNK_BYTES});
 	ck_assert_msg(!attach(&pool) && !attach(&other), "%s", fm_error_detail());
 	ck_assert_int_eq(fm_queue_create(pool, NULL, &queue), 0);
 }

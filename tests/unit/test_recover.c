@@ -14,7 +14,7 @@
 #include "core/lease.h"
 #include "core/recover.h"
 
-enum { CHUNKS = 6, ENTRIES = 96, LEASES = 16, PAGES = CHUNKS * FM_SLOTS_PER_CHUNK };
+enum { CHUNKS = 6, ENTRIES = 96, LEASES = 16, PAGES = CHUNKS * FM_SLOTS_PER_CHUNK, KEYS = 4096 };
 
 /* A pool, with what is really in its memory: the number of the key that each page was filled for.
  */
@@ -24,9 +24,11 @@ struct world {
 	struct fabricmgr_lease leases[LEASES];
 	void *index;
 	struct fm_header *headers;
+	uint64_t *links;
 	uint32_t pages[2][PAGES]; /* of two arenas */
 	uint32_t next_key;
-	uint32_t second; /* staged for a group */
+	uint32_t second;	   /* staged for a group */
+	uint32_t is_grouped[KEYS]; /* of a key: that of its group's first */
 	uint64_t seed;
 };
 
@@ -76,6 +78,7 @@ static void world_open(struct world *world, const struct fm_policy_ops *policy)
 	ck_assert_int_eq(fm_store_create(&world->store, world->index, fm_index_bytes(ENTRIES),
 					 world->headers, CHUNKS, policy, &ops, world),
 			 0);
+	world->store.links = world->links;
 	world->owner = (struct fm_owner){
 		.id = 7, .region = 1, .leases = world->leases, .lease_count = LEASES};
 	fm_store_owner_add(&world->store, &world->owner);
@@ -89,6 +92,7 @@ static struct world *world_new(uint64_t seed)
 	world->index = aligned_alloc(4096, bytes);
 	memset(world->index, 0, bytes);
 	world->headers = calloc(ENTRIES, sizeof(*world->headers));
+	world->links = calloc(ENTRIES, sizeof(*world->links));
 	world->seed = seed;
 	world->next_key = 1;
 	fm_index_format(world->index, ENTRIES, 1, 42);
@@ -101,6 +105,7 @@ static void world_free(struct world *world)
 	fm_store_destroy(&world->store);
 	free(world->index);
 	free(world->headers);
+	free(world->links);
 	free(world);
 }
 
@@ -114,10 +119,13 @@ static struct world *world_copy(const struct world *from)
 	memcpy(world->index, from->index, bytes);
 	world->headers = malloc(ENTRIES * sizeof(*world->headers));
 	memcpy(world->headers, from->headers, ENTRIES * sizeof(*world->headers));
+	world->links = malloc(ENTRIES * sizeof(*world->links));
+	memcpy(world->links, from->links, ENTRIES * sizeof(*world->links));
 	memcpy(world->leases, from->leases, sizeof(world->leases));
 	memcpy(world->pages, from->pages, sizeof(world->pages));
 	world->seed = from->seed;
 	world->next_key = from->next_key;
+	memcpy(world->is_grouped, from->is_grouped, sizeof(world->is_grouped));
 	return world;
 }
 
@@ -148,7 +156,11 @@ static int seal(struct world *world, uint32_t entry, uint32_t key, uint32_t pare
 		.replaces = replaces,
 	};
 
-	return fm_store_seal(&world->store, &world->owner, &seal);
+	if (fm_store_seal(&world->store, &world->owner, &seal))
+		return -1;
+	if (key < KEYS)
+		world->is_grouped[key] = 0;
+	return 0;
 }
 
 static uint64_t length_of(uint32_t key)
@@ -195,7 +207,8 @@ static void seal_group(struct world *world, uint32_t prepared, uint32_t key)
 			.key = key_of(key + i),
 			.ns = ns,
 		};
-	fm_store_seal_group(&world->store, &world->owner, seals, 2, results);
+	if (!fm_store_seal_group(&world->store, &world->owner, seals, 2, results))
+		world->is_grouped[key] = world->is_grouped[key + 1] = key;
 }
 
 /* One operation of the daemon; what a client fills, it filled before. @prepared: staged for it. */
@@ -280,6 +293,7 @@ static int take_over(struct world *world, struct fm_recovery *recovery)
 	if (fm_store_create(&world->store, world->index, fm_index_bytes(ENTRIES), world->headers,
 			    CHUNKS, &fm_policy_density, &ops, world))
 		return FM_ERR_CORRUPT;
+	world->store.links = world->links;
 	world->owner = (struct fm_owner){
 		.id = 7, .region = 1, .leases = world->leases, .lease_count = LEASES};
 	fm_store_owner_add(&world->store, &world->owner);
@@ -405,6 +419,15 @@ static uint32_t differences(const void *before, const void *after, void *copy, s
 	return n;
 }
 
+/* Of a group all or none is found. */
+static void check_groups(const struct world *world)
+{
+	for (uint32_t key = 1; key + 1 < world->next_key; key++)
+		if (world->is_grouped[key] && world->is_grouped[key + 1] == key)
+			ck_assert_msg(is_there(world, key) == is_there(world, key + 1),
+				      "half of the group of %u and %u", key, key + 1);
+}
+
 /* A part of the stores was done: by the bits of @mask, repeated. True: it could be taken over. */
 static bool try_part(const struct world *before, const struct world *after, uint64_t mask)
 {
@@ -418,6 +441,8 @@ static bool try_part(const struct world *before, const struct world *after, uint
 			0);
 	n = differences(before->headers, after->headers, world->headers,
 			ENTRIES * sizeof(*world->headers), changes, n);
+	n = differences(before->links, after->links, world->links, ENTRIES * sizeof(*world->links),
+			changes, n);
 	for (uint32_t i = 0; i < n; i++)
 		if (mask >> i % 64 & 1)
 			*changes[i].where = changes[i].value;
@@ -425,20 +450,11 @@ static bool try_part(const struct world *before, const struct world *after, uint
 	if (!is_taken)
 		rebuild(world, &recovery);
 	check_blocks(world);
+	memcpy(world->is_grouped, after->is_grouped, sizeof(world->is_grouped));
+	check_groups(world);
 	go_on(world);
 	world_free(world);
 	return is_taken;
-}
-
-/* Groups end with the daemon that sealed them. */
-static bool is_in_group(const struct world *world, uint32_t n)
-{
-	struct fm_key key = key_of(n);
-	struct fm_header header;
-	uint64_t word;
-
-	fm_header_read(world->headers, fm_index_find(&world->store.index, &key, &word), &header);
-	return header.flags & FM_HEADER_IN_GROUP;
 }
 
 static void check_whole(const struct world *before, const struct world *truth)
@@ -450,9 +466,16 @@ static void check_whole(const struct world *before, const struct world *truth)
 	ck_assert_uint_eq(recovery.dropped, 0);
 	check_blocks(world);
 	for (uint32_t key = 1; key < truth->next_key; key++)
-		ck_assert_msg(is_there(world, key) ==
-				      (is_there(truth, key) && !is_in_group(truth, key)),
-			      "key %u", key);
+		ck_assert_msg(is_there(world, key) == is_there(truth, key), "key %u", key);
+	check_groups(world);
+	/* Without the links, which an earlier version did not keep, groups are let go. */
+	world_free(world);
+	world = world_copy(before);
+	memset(world->links, 0, ENTRIES * sizeof(*world->links));
+	ck_assert_int_eq(take_over(world, &recovery), 0);
+	for (uint32_t key = 1; key < truth->next_key; key++)
+		ck_assert(is_there(world, key) ==
+			  (is_there(truth, key) && !truth->is_grouped[key]));
 	world_free(world);
 }
 
@@ -486,6 +509,8 @@ static void flip(struct world *world, uint32_t n)
 {
 	size_t index = fm_index_bytes(ENTRIES), all = index + ENTRIES * sizeof(struct fm_header);
 
+	if (chance(world, 2))
+		world->links[chance(world, ENTRIES)] ^= 1ull << chance(world, 64);
 	while (n--) {
 		size_t at = chance(world, (uint32_t)all);
 
@@ -524,6 +549,7 @@ START_TEST(flipped_bits_never_make_a_wrong_block)
 				n_dropped += recovery.dropped;
 			}
 			check_blocks(copy);
+			check_groups(copy);
 			go_on(copy);
 			world_free(copy);
 		}
@@ -606,6 +632,69 @@ START_TEST(who_joined_a_staged_block_keeps_it)
 		fm_store_owner_add(&world->store, &world->owner);
 	}
 	world_free(world);
+}
+END_TEST
+
+/* Ones that a link leads out of, or past a member, and one that is not there any more. */
+START_TEST(a_group_is_taken_over_as_a_whole_or_not_at_all)
+{
+	for (uint32_t spoilt = 0; spoilt < 6; spoilt++) {
+		struct world *world = world_new(3), *copy;
+		struct fm_store_seal seals[3];
+		struct fm_recovery recovery;
+		static const uint8_t ns[16] = {7};
+		uint32_t entries[3];
+		int results[3];
+
+		for (uint32_t i = 0; i < 3; i++) {
+			entries[i] = stage(world, 10 + i);
+			seals[i] = (struct fm_store_seal){
+				.entry = entries[i],
+				.generation = FABRICMGR_WORD_GENERATION(
+					world->store.index.entries[entries[i]].word),
+				.crc32c = 10 + i,
+				.key = key_of(10 + i),
+				.ns = ns,
+			};
+		}
+		ck_assert_int_eq(
+			fm_store_seal_group(&world->store, &world->owner, seals, 3, results), 0);
+		put(world, 20, 0);
+		copy = world_copy(world);
+		if (spoilt == 1) /* past the second: a ring of two */
+			copy->links[entries[0]] =
+				fm_group_link(entries[0], seals[0].generation, entries[2], 3);
+		if (spoilt == 2) { /* which both say that they are */
+			copy->links[entries[0]] =
+				fm_group_link(entries[0], seals[0].generation, entries[2], 2);
+			copy->links[entries[1]] = 0;
+		}
+		if (spoilt == 3)
+			copy->links[entries[1]] ^= 1ull << 40;
+		if (spoilt == 4)
+			fm_header_end(copy->headers, entries[2]);
+		if (spoilt == 5) /* as if its entry had been another block's since */
+			copy->links[entries[2]] =
+				fm_group_link(entries[2], seals[2].generation - 1, entries[0], 3);
+		ck_assert_int_eq(take_over(copy, &recovery), 0);
+		for (uint32_t i = 0; i < 3; i++)
+			ck_assert_int_eq(is_there(copy, 10 + i), !spoilt);
+		ck_assert(is_there(copy, 20));
+		if (!spoilt) {
+			/* It is one still: nobody takes one of it away alone. */
+			ck_assert(lease(copy, 0, 11));
+			while (fm_store_evict_bytes(&copy->store, UINT64_MAX))
+				;
+			ck_assert(is_there(copy, 10) && is_there(copy, 11) && is_there(copy, 12) &&
+				  !is_there(copy, 20));
+			fm_lease_drop(&copy->leases[0]);
+			ck_assert_int_eq(fm_store_remove(&copy->store, &seals[1].key), 0);
+			ck_assert(!is_there(copy, 10) && !is_there(copy, 12));
+		}
+		go_on(copy);
+		world_free(copy);
+		world_free(world);
+	}
 }
 END_TEST
 
@@ -730,6 +819,7 @@ int main(void)
 	tcase_set_timeout(tcase, 600);
 	tcase_add_test(tcase, what_is_staged_stays_with_its_writer_or_waits);
 	tcase_add_test(tcase, who_joined_a_staged_block_keeps_it);
+	tcase_add_test(tcase, a_group_is_taken_over_as_a_whole_or_not_at_all);
 	tcase_add_test(tcase, removed_stays_removed_and_replaced_stays_new);
 	tcase_add_test(tcase, a_held_block_that_fails_its_checks_is_not_taken_away);
 	tcase_add_test(tcase, chains_keep_their_order_and_circles_end);

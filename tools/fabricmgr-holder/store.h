@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* A pool has up to 131 descriptors, and one for each client of this daemon and of those before;
+/* A pool has up to 132 descriptors, and one for each client of this daemon and of those before;
  * their names go into one variable of the environment, for which the kernel has 128 KiB. */
 enum { STORE_MAX = 4096, STORE_NAME = 64, STORE_NAMES_MAX = 120000 };
 
