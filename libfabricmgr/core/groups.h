@@ -32,7 +32,7 @@ static inline uint32_t fm_group_link_size(uint64_t link)
 	return (link >> 29 & (FM_GROUP_MAX - 1)) + 1;
 }
 
-_Static_assert(FABRICMGR_GROUPED_MAX <= 1u << 29, "a member fits beside the number");
+_Static_assert(FABRICMGR_GROUPED_MAX == 536870912, "a member fits beside the number");
 _Static_assert(FM_GROUP_MAX <= 64, "a number has six bits");
 
 /* The next member of the group around; the block itself when it is alone. */
