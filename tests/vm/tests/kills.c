@@ -269,7 +269,7 @@ int main(int count, char **arguments)
 	turns = shared->turns;
 	for (i = 0; i < STEPS; i++)
 		printf("# killed while %s: %d\n", step_names[i], hits[i]);
-	printf("# %d turns, %d files' deaths told, the last hold free %lu us after its kill at most\n",
+	printf("# %d turns, %d deaths told, the last hold free %lu us after its kill at most\n",
 	       turns, deaths, slowest / 1000);
 	check(!left, "%d files are left of %d killed processes", left, rounds);
 	check(!held, "%d ranges are held", held);
