@@ -73,6 +73,11 @@ static struct fm_log_batch *forming(struct fm_log *log)
 	return log->first < log->next && last->state == FM_LOG_FORMING ? last : NULL;
 }
 
+static bool is_removal(const struct fm_log_record *record)
+{
+	return record->kind == FM_LOG_REMOVED || record->kind == FM_LOG_NS_REMOVED;
+}
+
 /* ---- segments ---- */
 
 /* The segment with the lowest sequence that counts, or NONE. */
@@ -160,12 +165,23 @@ static void queue_removal(struct fm_log *log, uint32_t entry)
 	log->removed_tail = entry;
 }
 
-static void start_removal(struct fm_log *log, uint32_t entry, enum fm_log_entry_state state)
+static void start_alone(struct fm_log *log, uint32_t entry, enum fm_log_entry_state state)
 {
 	fm_log_map_unlink(log, entry);
 	log->entries[entry].state = state;
 	log->entries[entry].number = ++log->removals;
 	queue_removal(log, entry);
+}
+
+/* With what comes back with it. */
+static void start_removal(struct fm_log *log, uint32_t entry)
+{
+	uint32_t next;
+
+	for (; entry != NONE; entry = next) {
+		next = fm_log_map_companion(log, entry);
+		start_alone(log, entry, FM_LOG_REMOVING);
+	}
 }
 
 int fm_log_remove(struct fm_log *log, const struct fm_key *key)
@@ -174,7 +190,7 @@ int fm_log_remove(struct fm_log *log, const struct fm_key *key)
 
 	if (entry == NONE)
 		return FM_ERR_NOT_FOUND;
-	start_removal(log, entry, FM_LOG_REMOVING);
+	start_removal(log, entry);
 	log->counters.removed++;
 	return 0;
 }
@@ -225,7 +241,7 @@ bool fm_log_give_up(struct fm_log *log, uint16_t mark)
 	while ((segment = segment_from(log, from)) != NONE) {
 		entry = oldest_marked(log, segment, mark, &is_empty);
 		if (entry != NONE) {
-			start_removal(log, entry, FM_LOG_REMOVING);
+			start_removal(log, entry);
 			log->counters.removed++;
 			return true;
 		}
@@ -274,7 +290,8 @@ uint32_t fm_log_invalidate(struct fm_log *log, const uint8_t *ns, int32_t mark)
 		    (goes_singly && !fm_log_is_one(log, entry->mark, (uint16_t)mark)))
 			continue;
 		if (!n++ || goes_singly) {
-			start_removal(log, i, goes_singly ? FM_LOG_REMOVING : FM_LOG_REMOVING_NS);
+			/* A group is of one namespace and mark: each member has its turn. */
+			start_alone(log, i, goes_singly ? FM_LOG_REMOVING : FM_LOG_REMOVING_NS);
 			continue;
 		}
 		fm_log_map_unlink(log, i);
@@ -297,7 +314,7 @@ uint64_t fm_log_removals_stored(const struct fm_log *log)
 		const struct fm_log_batch *batch = &log->batches[id % FM_LOG_BATCHES];
 
 		for (uint32_t i = 0; i < batch->count; i++)
-			if (batch->records[i].kind != FM_LOG_BLOCK &&
+			if (is_removal(&batch->records[i]) &&
 			    log->entries[batch->entries[i]].number <= stored)
 				stored = log->entries[batch->entries[i]].number - 1;
 	}
@@ -308,9 +325,10 @@ uint64_t fm_log_removals_stored(const struct fm_log *log)
 
 /* ---- forming a batch ---- */
 
-/* The batch that is being formed has room for one more record and @pages; else it is to be taken
+/* The batch that is being formed has room for @records more and @pages; else it is to be taken
  * first, or there is none and a new one begins. */
-static int make_room(struct fm_log *log, uint32_t pages, struct fm_log_batch **out)
+static int make_room(struct fm_log *log, uint32_t records, uint32_t pages,
+		     struct fm_log_batch **out)
 {
 	struct fm_log_batch *batch = forming(log);
 	uint64_t most = log->options.batch_bytes / FM_LOG_PAGE;
@@ -319,7 +337,7 @@ static int make_room(struct fm_log *log, uint32_t pages, struct fm_log_batch **o
 	if (log->is_dead)
 		return FM_ERR_IO;
 	if (batch) {
-		bool is_full = batch->count == FM_LOG_RECORDS ||
+		bool is_full = batch->count + records > FM_LOG_RECORDS ||
 			       (batch->pages > 1 && batch->pages - 1 + pages > most);
 
 		*out = batch;
@@ -380,7 +398,7 @@ static int add_removals(struct fm_log *log)
 	while (log->removed_head != NONE) {
 		uint32_t entry = log->removed_head;
 		struct fm_log_batch *batch;
-		int err = make_room(log, 0, &batch);
+		int err = make_room(log, 1, 0, &batch);
 
 		if (err)
 			return err;
@@ -395,6 +413,37 @@ static int add_removals(struct fm_log *log)
 	return 0;
 }
 
+static uint32_t add_block(struct fm_log *log, struct fm_log_batch *batch,
+			  const struct fm_log_block *block, uint16_t mark, void *tag)
+{
+	uint32_t page = batch->page + batch->pages;
+	uint32_t entry = fm_log_map_add(log, block, mark, batch->segment, page, FM_LOG_PENDING);
+	struct fm_log_record *record = add_record(log, batch, entry, FM_LOG_BLOCK, tag);
+
+	record->page = page;
+	record->length = block->length;
+	batch->pages += fm_log_pages(block->length);
+	return entry;
+}
+
+/* Whether there are @n of them, when older segments have been given up for it. */
+static bool has_free_entries(struct fm_log *log, uint32_t segment, uint32_t n)
+{
+	for (;;) {
+		uint32_t found = 0, oldest;
+
+		for (uint32_t i = log->free_entries; i != NONE && found < n;
+		     i = log->entries[i].segment_next)
+			found++;
+		if (found == n)
+			return true;
+		oldest = oldest_segment(log);
+		if (oldest == segment)
+			return false; /* every entry is a removal on its way, or in here */
+		reclaim(log, oldest);
+	}
+}
+
 static bool is_old_segment(const struct fm_log *log, uint32_t segment)
 {
 	return log->segments[segment].sequence + log->options.segments <=
@@ -404,7 +453,6 @@ static bool is_old_segment(const struct fm_log *log, uint32_t segment)
 int fm_log_append(struct fm_log *log, const struct fm_log_block *block, uint16_t mark, void *tag)
 {
 	uint32_t pages = fm_log_pages(block->length), entry;
-	struct fm_log_record *record;
 	struct fm_log_batch *batch;
 	int err;
 
@@ -414,12 +462,13 @@ int fm_log_append(struct fm_log *log, const struct fm_log_block *block, uint16_t
 	if (err)
 		return err;
 	entry = fm_log_map_find(log, &block->key);
-	if (entry != NONE && !(log->entries[entry].state == FM_LOG_LIVE &&
-			       is_old_segment(log, log->entries[entry].segment))) {
+	if (entry != NONE &&
+	    !(log->entries[entry].state == FM_LOG_LIVE && !log->entries[entry].group_next &&
+	      is_old_segment(log, log->entries[entry].segment))) {
 		log->counters.duplicates++;
 		return FM_ERR_EXISTS;
 	}
-	err = make_room(log, pages, &batch);
+	err = make_room(log, 1, pages, &batch);
 	if (err)
 		return err;
 	/* Opening a segment may have reclaimed it. */
@@ -429,18 +478,46 @@ int fm_log_append(struct fm_log *log, const struct fm_log_block *block, uint16_t
 		fm_log_map_free(log, entry);
 		log->counters.rewritten++;
 	}
-	while ((entry = fm_log_map_add(log, block, mark, batch->segment, batch->page + batch->pages,
-				       FM_LOG_PENDING)) == NONE) {
-		uint32_t oldest = oldest_segment(log);
+	if (!has_free_entries(log, batch->segment, 1))
+		return FM_ERR_BUSY;
+	add_block(log, batch, block, mark, tag);
+	return 0;
+}
 
-		if (oldest == batch->segment)
-			return FM_ERR_BUSY; /* every entry is a removal on its way, or in here */
-		reclaim(log, oldest);
+/* Not before all of it fits, and in one batch: what is found of it later is all or nothing. */
+int fm_log_append_group(struct fm_log *log, const struct fm_log_block *blocks, uint32_t n,
+			uint16_t mark, void *const *tags)
+{
+	struct fm_log_batch *batch;
+	uint64_t pages = 0;
+	uint32_t first, entry;
+	int err;
+
+	for (uint32_t i = 0; i < n; i++)
+		pages += fm_log_pages(blocks[i].length);
+	if (n < 2 || n > FM_LOG_GROUP_MAX || pages + 1 > log->options.segment_pages)
+		return FM_ERR_LIMIT;
+	err = add_removals(log);
+	if (err)
+		return err;
+	for (uint32_t i = 0; i < n; i++)
+		if (fm_log_map_find(log, &blocks[i].key) != NONE) {
+			log->counters.duplicates++;
+			return FM_ERR_EXISTS;
+		}
+	err = make_room(log, n + 1, (uint32_t)pages, &batch);
+	if (err)
+		return err;
+	if (!has_free_entries(log, batch->segment, n))
+		return FM_ERR_BUSY;
+	batch->records[batch->count] = (struct fm_log_record){.kind = FM_LOG_GROUP, .length = n};
+	batch->entries[batch->count] = NONE;
+	batch->tags[batch->count++] = NULL;
+	first = add_block(log, batch, &blocks[0], mark, tags[0]);
+	for (uint32_t i = 1; i < n; i++) {
+		entry = add_block(log, batch, &blocks[i], mark, tags[i]);
+		fm_log_map_join(log, entry, first);
 	}
-	record = add_record(log, batch, entry, FM_LOG_BLOCK, tag);
-	record->page = batch->page + batch->pages;
-	record->length = block->length;
-	batch->pages += pages;
 	return 0;
 }
 
@@ -473,7 +550,7 @@ struct fm_log_batch *fm_log_take(struct fm_log *log)
 
 	/* Busy or dead: what does not fit into this batch has its turn later. */
 	if (!add_removals(log) && log->floor_batch == FLOOR_WAITS && !forming(log))
-		make_room(log, 0, &batch);
+		make_room(log, 1, 0, &batch);
 	batch = forming(log);
 	if (!batch)
 		return NULL;
@@ -489,8 +566,11 @@ struct fm_log_batch *fm_log_take(struct fm_log *log)
 
 static bool brings(const struct fm_log *log, const struct fm_log_batch *batch, uint32_t i)
 {
-	const struct fm_log_entry *entry = &log->entries[batch->entries[i]];
+	const struct fm_log_entry *entry;
 
+	if (batch->records[i].kind == FM_LOG_GROUP)
+		return false;
+	entry = &log->entries[batch->entries[i]];
 	if (entry->batch != batch->id)
 		return false;
 	return batch->records[i].kind == FM_LOG_BLOCK
@@ -506,7 +586,7 @@ static void fail_batch(struct fm_log *log, struct fm_log_batch *batch)
 {
 	for (uint32_t i = 0; i < batch->count; i++)
 		if (batch->records[i].kind == FM_LOG_BLOCK && brings(log, batch, i)) {
-			start_removal(log, batch->entries[i], FM_LOG_REMOVING);
+			start_alone(log, batch->entries[i], FM_LOG_REMOVING);
 			log->counters.failed++;
 		}
 	batch->state = FM_LOG_FAILED;
@@ -627,7 +707,7 @@ static void requeue_removals(struct fm_log *log, const struct fm_log_batch *batc
 	for (uint32_t i = 0; i < batch->count; i++) {
 		uint32_t entry = batch->entries[i];
 
-		if (batch->records[i].kind == FM_LOG_BLOCK || !brings(log, batch, i))
+		if (!is_removal(&batch->records[i]) || !brings(log, batch, i))
 			continue;
 		log->entries[entry].batch = 0;
 		log->entries[entry].segment_next = NONE;
@@ -661,7 +741,7 @@ const struct fm_log_batch *fm_log_settle(struct fm_log *log, bool *is_stored)
 			log->floor_batch = FLOOR_WAITS;
 	} else {
 		for (uint32_t i = 0; i < batch->count; i++) {
-			if (batch->records[i].kind != FM_LOG_BLOCK && brings(log, batch, i)) {
+			if (is_removal(&batch->records[i]) && brings(log, batch, i)) {
 				fm_log_map_free(log, batch->entries[i]);
 			} else if (batch->records[i].kind == FM_LOG_BLOCK) {
 				log->counters.appended++;
@@ -695,6 +775,32 @@ static void describe(const struct fm_log *log, uint32_t entry, struct fm_log_pla
 		.mark = e->mark,
 		.number = e->number,
 	};
+}
+
+uint32_t fm_log_group(const struct fm_log *log, const struct fm_log_place *place,
+		      struct fm_log_place *members)
+{
+	uint32_t first = place->entry, at = first, n = 0;
+
+	/* They stand one behind the other. */
+	while ((at = fm_log_map_companion(log, at)) != NONE && at != place->entry)
+		if (log->entries[at].page < log->entries[first].page)
+			first = at;
+	describe(log, first, &members[n++]);
+	for (at = fm_log_map_companion(log, first); at != NONE && at != first;
+	     at = fm_log_map_companion(log, at)) {
+		uint32_t to = n++;
+
+		/* Into its place: the ring has an order of its own. */
+		for (; to > 1 && members[to - 1].offset > ((uint64_t)log->entries[at].segment *
+								   log->options.segment_pages +
+							   log->entries[at].page) *
+								  FM_LOG_PAGE;
+		     to--)
+			members[to] = members[to - 1];
+		describe(log, at, &members[to]);
+	}
+	return n;
 }
 
 bool fm_log_find(const struct fm_log *log, const struct fm_key *key, struct fm_log_place *place)
@@ -742,7 +848,7 @@ bool fm_log_lose(struct fm_log *log, struct fm_log_place *place)
 		describe(log, place->entry, place);
 		return true;
 	}
-	start_removal(log, place->entry, FM_LOG_REMOVING);
+	start_removal(log, place->entry);
 	return false;
 }
 

@@ -19,7 +19,10 @@
 #define FM_LOG_RECORDS 63u	   /* of one batch: its header is one page */
 #define FM_LOG_BATCHES 16u	   /* not yet settled, at most */
 #define FM_LOG_MAGIC   0x474c4d46u /* "FMLG" */
-#define FM_LOG_VERSION 1u
+#define FM_LOG_VERSION 2u
+#define FM_LOG_VERSION_BEFORE 1u /* without groups; read as well */
+/* Members of a group in the log: one batch, with a record that says how many follow. */
+#define FM_LOG_GROUP_MAX (FM_LOG_RECORDS - 1)
 /* A segment that failed is not tried again; with fewer than these left the log takes no more. */
 #define FM_LOG_SEGMENTS_MIN 3u
 /* Flushes in a row that may fail before the log takes no more. */
@@ -27,7 +30,12 @@
 
 /* ---- on the device: a batch is a header page, then the blocks' pages ---- */
 
-enum fm_log_kind { FM_LOG_BLOCK = 1, FM_LOG_REMOVED = 2, FM_LOG_NS_REMOVED = 3 };
+enum fm_log_kind {
+	FM_LOG_BLOCK = 1,
+	FM_LOG_REMOVED = 2,
+	FM_LOG_NS_REMOVED = 3,
+	FM_LOG_GROUP = 4, /* the next @length records are blocks that come and go together */
+};
 
 struct fm_log_head {
 	uint32_t magic, version;
@@ -72,6 +80,7 @@ struct fm_log_entry {
 	struct fm_log_block block;
 	uint32_t segment, page;
 	uint32_t hash_next, segment_prev, segment_next; /* segment_next: of free and queued ones */
+	uint32_t group_next; /* entry + 1 of the next member of its group around; 0: in none */
 	/* The same bytes again, later in the log; they may be torn, so they count only when these
 	 * are given up. FM_NO_ENTRY: none. */
 	uint32_t twin_segment, twin_page;
@@ -179,12 +188,17 @@ void fm_log_scan_page(struct fm_log *log, const struct fm_log_page *page);
  * about to go); FM_ERR_BUSY: later, when batches have settled or a flush is over; FM_ERR_LIMIT: too
  * long for a segment; FM_ERR_IO: the log is dead. */
 int fm_log_append(struct fm_log *log, const struct fm_log_block *block, uint16_t mark, void *tag);
+/* The same of @n blocks, 2 to FM_LOG_GROUP_MAX, that are found all together or none. FM_ERR_EXISTS:
+ * one of them is there. FM_ERR_LIMIT: together too long for a segment, or too many. */
+int fm_log_append_group(struct fm_log *log, const struct fm_log_block *blocks, uint32_t n,
+			uint16_t mark, void *const *tags);
 /* Takes the batch to be written, removals included; NULL: nothing to write now. Its header page
  * (fm_log_header()) and its blocks are to be written, in any order. */
 struct fm_log_batch *fm_log_take(struct fm_log *log);
 void fm_log_header(const struct fm_log *log, const struct fm_log_batch *batch,
 		   struct fm_log_page *page);
-/* The place in the batch, and the batch, of what fm_log_append() took last. */
+/* The place in the batch, and the batch, of what fm_log_append() took last; of a group, of the last
+ * member. */
 static inline uint32_t fm_log_last(const struct fm_log *log, uint32_t *slot)
 {
 	*slot = (uint32_t)((log->next - 1) % FM_LOG_BATCHES);
@@ -226,6 +240,10 @@ struct fm_log_place {
 
 /* False: not there, or still on its way. */
 bool fm_log_find(const struct fm_log *log, const struct fm_key *key, struct fm_log_place *place);
+/* The members of the group that the block at @place is of, in the order in which they were
+ * appended, into FM_LOG_GROUP_MAX places: how many; 1: it is in none. */
+uint32_t fm_log_group(const struct fm_log *log, const struct fm_log_place *place,
+		      struct fm_log_place *members);
 /* In the log, perhaps still on its way. */
 bool fm_log_has(const struct fm_log *log, const struct fm_key *key, uint32_t *length,
 		uint32_t *crc32c);

@@ -127,10 +127,39 @@ void fm_log_map_settle(struct fm_log *log, uint32_t entry)
 	log->counters.block_bytes += rounded(&log->entries[entry]);
 }
 
+void fm_log_map_join(struct fm_log *log, uint32_t entry, uint32_t of)
+{
+	uint32_t after = log->entries[of].group_next;
+
+	log->entries[entry].group_next = after ? after : of + 1;
+	log->entries[of].group_next = entry + 1;
+}
+
+uint32_t fm_log_map_companion(const struct fm_log *log, uint32_t entry)
+{
+	uint32_t next = log->entries[entry].group_next;
+
+	return next ? next - 1 : NONE;
+}
+
+static void leave_group(struct fm_log *log, uint32_t at)
+{
+	uint32_t after = log->entries[at].group_next, before = at;
+
+	if (!after)
+		return;
+	while (log->entries[before].group_next != at + 1)
+		before = log->entries[before].group_next - 1;
+	log->entries[before].group_next = after == before + 1 ? 0 : after;
+	log->entries[at].group_next = 0;
+}
+
 void fm_log_map_unlink(struct fm_log *log, uint32_t at)
 {
 	struct fm_log_entry *entry = &log->entries[at];
 	uint32_t *link = bucket_of(log, &entry->block.key);
+
+	leave_group(log, at);
 
 	while (*link != at)
 		link = &log->entries[*link].hash_next;

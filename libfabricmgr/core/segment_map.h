@@ -26,7 +26,12 @@ uint32_t fm_log_map_add(struct fm_log *log, const struct fm_log_block *block, ui
 struct fm_log_account *fm_log_map_account(struct fm_log *log, uint16_t mark);
 /* From PENDING to LIVE. */
 void fm_log_map_settle(struct fm_log *log, uint32_t entry);
-/* Takes a PENDING or LIVE entry out of bucket and list; then it is the caller's. */
+/* @entry, which was just added, is of the group of @of. */
+void fm_log_map_join(struct fm_log *log, uint32_t entry, uint32_t of);
+/* Another member of its group, or FM_NO_ENTRY. */
+uint32_t fm_log_map_companion(const struct fm_log *log, uint32_t entry);
+/* Takes a PENDING or LIVE entry out of bucket, list and group; then it is the caller's, who sees to
+ * its companions. */
 void fm_log_map_unlink(struct fm_log *log, uint32_t entry);
 /* Another place that @entry's bytes are said to be at. */
 void fm_log_map_twin(struct fm_log *log, uint32_t entry, uint32_t segment, uint32_t page);

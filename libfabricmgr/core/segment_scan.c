@@ -17,7 +17,8 @@ static bool is_intact(const struct fm_log *log, const struct fm_log_page *page)
 {
 	struct fm_log_page copy;
 
-	if (!page || page->head.magic != FM_LOG_MAGIC || page->head.version != FM_LOG_VERSION ||
+	if (!page || page->head.magic != FM_LOG_MAGIC ||
+	    (page->head.version != FM_LOG_VERSION && page->head.version != FM_LOG_VERSION_BEFORE) ||
 	    page->head.log_id != log->options.log_id)
 		return false;
 	copy = *page;
@@ -25,6 +26,19 @@ static bool is_intact(const struct fm_log *log, const struct fm_log_page *page)
 	return fm_crc32c(&copy, sizeof(copy)) == page->head.checksum && page->head.sequence &&
 	       page->head.step < page->head.sequence && page->head.oldest <= page->head.sequence &&
 	       page->head.records <= FM_LOG_RECORDS && page->head.pages;
+}
+
+/* As many blocks as it says follow. */
+static bool is_group_sane(const struct fm_log_page *page, uint32_t at)
+{
+	uint32_t n = page->records[at].length;
+
+	if (n < 2 || n >= page->head.records - at)
+		return false;
+	for (uint32_t i = at + 1; i <= at + n; i++)
+		if (page->records[i].kind != FM_LOG_BLOCK)
+			return false;
+	return true;
 }
 
 static bool are_records_sane(const struct fm_log_page *page, uint32_t at)
@@ -35,6 +49,11 @@ static bool are_records_sane(const struct fm_log_page *page, uint32_t at)
 
 		if (record->kind == FM_LOG_REMOVED || record->kind == FM_LOG_NS_REMOVED)
 			continue;
+		if (record->kind == FM_LOG_GROUP) {
+			if (!is_group_sane(page, i))
+				return false;
+			continue;
+		}
 		if (record->kind != FM_LOG_BLOCK || !record->length ||
 		    record->length > FABRICMGR_CHUNK_BYTES || record->page <= at ||
 		    record->page - at > page->head.pages ||
@@ -198,7 +217,18 @@ static void end_segment(struct fm_log *log, bool is_readable)
 	log->scan_page = log->scan_number = 0;
 }
 
-static void replay(struct fm_log *log, uint32_t segment, const struct fm_log_record *record)
+static void forget(struct fm_log *log, uint32_t entry)
+{
+	uint32_t next;
+
+	for (; entry != NONE; entry = next) {
+		next = fm_log_map_companion(log, entry);
+		fm_log_map_unlink(log, entry);
+		fm_log_map_free(log, entry);
+	}
+}
+
+static struct fm_log_block block_of(const struct fm_log_record *record)
 {
 	struct fm_log_block block = {
 		.key = record->key,
@@ -206,39 +236,72 @@ static void replay(struct fm_log *log, uint32_t segment, const struct fm_log_rec
 		.length = record->length,
 		.crc32c = record->crc32c,
 	};
-	uint32_t old;
 
 	memcpy(block.ns, record->ns, sizeof(block.ns));
+	return block;
+}
+
+/* More blocks than fit: whole segments go, the oldest first. NONE: also then there is no room. */
+static uint32_t add(struct fm_log *log, uint32_t segment, const struct fm_log_record *record)
+{
+	struct fm_log_block block = block_of(record);
+	uint32_t entry, i = 0;
+
+	while ((entry = fm_log_map_add(log, &block, record->mark, segment, record->page,
+				       FM_LOG_LIVE)) == NONE &&
+	       i < log->scan_at) {
+		drop_before(log, log->segments[log->order[i++]].sequence + 1);
+		log->floor_batch = UINT64_MAX;
+	}
+	return entry;
+}
+
+/* All of the @n members, or none, in the place of whatever had their keys. */
+static void replay_group(struct fm_log *log, uint32_t segment, const struct fm_log_record *members,
+			 uint32_t n)
+{
+	uint32_t first = NONE, entry;
+
+	for (uint32_t i = 0; i < n; i++)
+		forget(log, fm_log_map_find(log, &members[i].key));
+	for (uint32_t i = 0; i < n; i++) {
+		/* A key that comes twice was never written so. */
+		entry = fm_log_map_find(log, &members[i].key) == NONE
+				? add(log, segment, &members[i])
+				: NONE;
+		if (entry == NONE) {
+			forget(log, first);
+			return;
+		}
+		if (first == NONE)
+			first = entry;
+		else
+			fm_log_map_join(log, entry, first);
+	}
+}
+
+static void replay(struct fm_log *log, uint32_t segment, const struct fm_log_record *record)
+{
+	struct fm_log_block block = block_of(record);
+	uint32_t old;
+
 	if (record->kind == FM_LOG_NS_REMOVED) {
 		for (uint32_t i = 0; i < log->options.entries_max; i++)
 			if (log->entries[i].state == FM_LOG_LIVE &&
-			    !memcmp(log->entries[i].block.ns, block.ns, sizeof(block.ns))) {
-				fm_log_map_unlink(log, i);
-				fm_log_map_free(log, i);
-			}
+			    !memcmp(log->entries[i].block.ns, block.ns, sizeof(block.ns)))
+				forget(log, i);
 		return;
 	}
 	old = fm_log_map_find(log, &block.key);
-	if (old != NONE && record->kind == FM_LOG_BLOCK &&
+	if (old != NONE && record->kind == FM_LOG_BLOCK && !log->entries[old].group_next &&
 	    log->entries[old].block.crc32c == block.crc32c &&
 	    log->entries[old].block.length == block.length) {
 		fm_log_map_twin(log, old, segment, record->page);
 		return;
 	}
-	if (old != NONE) {
-		fm_log_map_unlink(log, old);
-		fm_log_map_free(log, old);
-	}
-	if (record->kind == FM_LOG_REMOVED)
-		return;
-	/* More blocks than fit: whole segments go, the oldest first. One alone always fits. */
-	for (uint32_t i = 0; fm_log_map_add(log, &block, record->mark, segment, record->page,
-					    FM_LOG_LIVE) == NONE &&
-			     i < log->scan_at;
-	     i++) {
-		drop_before(log, log->segments[log->order[i]].sequence + 1);
-		log->floor_batch = UINT64_MAX;
-	}
+	forget(log, old);
+	if (record->kind != FM_LOG_REMOVED)
+		add(log, segment, record);
 }
 
 void fm_log_scan_page(struct fm_log *log, const struct fm_log_page *page)
@@ -255,8 +318,16 @@ void fm_log_scan_page(struct fm_log *log, const struct fm_log_page *page)
 	}
 	if (page->head.oldest > segment->oldest)
 		drop_before(log, page->head.oldest);
-	for (uint32_t i = 0; i < page->head.records; i++)
-		replay(log, at, &page->records[i]);
+	for (uint32_t i = 0; i < page->head.records; i++) {
+		const struct fm_log_record *record = &page->records[i];
+
+		if (record->kind == FM_LOG_GROUP) {
+			replay_group(log, at, record + 1, record->length);
+			i += record->length;
+		} else {
+			replay(log, at, record);
+		}
+	}
 	segment->batches++;
 	log->scan_number++;
 	log->scan_page += page->head.pages;

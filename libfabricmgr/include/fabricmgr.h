@@ -310,8 +310,9 @@ FM_API int fm_block_seal(struct fm_pool *pool, const struct fm_digest *ns, struc
  * No member is another's parent, no key comes twice, all lie in the pool's memory or all in adopted
  * regions, and there is no FM_SEAL_REPLACE: else
  * FM_ERR_INVALID, with fm_error_detail() saying which. A failure of one leaves all staged;
- * results that are FM_ERR_CANCELLED were held back by another's, which is returned. Groups stay in
- * memory, over a restart of the daemon, too, as wholes: the NVMe tier keeps none.
+ * results that are FM_ERR_CANCELLED were held back by another's, which is returned. The NVMe tier
+ * keeps a group as a whole, up to 62 members of 64 MiB together, and a fetch of one member brings
+ * all; a daemon that is restarted takes it over so.
  */
 FM_API int fm_group_seal(struct fm_pool *pool, const struct fm_digest *ns, struct fm_seal *seals,
 			 size_t n);

@@ -840,11 +840,13 @@ static void end_group(struct fm_session *session, const int *results)
 		struct fm_completion completion =
 			fill_answer(session, s->tag, results[i], s->entry);
 
-		/* A block of that key in the log must not come back alone. */
+		/* What the log has of that key is not of this group. */
 		if (!results[i])
 			fm_tiering_remove(tiering, &s->key);
 		fm_tiering_answer(tiering, session, &completion, false);
 	}
+	if (n && !results[0])
+		fm_tiering_group_sealed(tiering, session->group[0].entry);
 }
 
 static void fail_group(struct fm_session *session, int err)

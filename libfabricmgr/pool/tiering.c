@@ -15,19 +15,27 @@
 
 #include "base/clock.h"
 #include "core/adopted.h"
+#include "core/groups.h"
 #include "core/lease.h"
 #include "pool/server.h"
 #include "pool/tiering.h"
+
+/* One block of what is fetched: the one that was asked for, or of its group. */
+struct part {
+	struct fetch *fetch;
+	struct fm_log_place place;
+	uint32_t entry; /* staged; FM_NO_ENTRY: not */
+};
 
 struct fetch {
 	struct fetch *next;
 	struct fm_session *session; /* NULL: gone */
 	uint64_t tag, call, deadline;
 	struct fm_key key;
-	struct fm_log_place place;
-	struct fm_owner *owner; /* of @entry */
-	uint32_t entry;		/* staged; FM_NO_ENTRY: none */
-	bool is_reading, is_done;
+	struct part *parts;	/* NULL: not begun */
+	struct fm_owner *owner; /* who stages them */
+	uint32_t n_parts, n_started, n_reading;
+	bool is_done;
 	int result;
 };
 
@@ -140,20 +148,111 @@ static void describe(const struct fm_tiering *t, uint32_t entry, struct fm_log_b
 	memcpy(block->ns, store->headers[entry].ns, sizeof(block->ns));
 }
 
-/* Whether the block has room in its tenant's share of the log: the oldest there go for it. */
-static bool has_share(struct fm_tiering *t, uint32_t tenant, const struct fm_log_block *block)
+/* Whether blocks have room in their tenant's share of the log: the oldest there go for it. @key: of
+ * the first. */
+static bool has_share(struct fm_tiering *t, uint32_t tenant, const struct fm_key *key,
+		      uint64_t bytes)
 {
 	struct fm_log *log = fm_nvme_log(t->nvme);
 	uint64_t max = t->server->tenants[tenant].quotas.nvme_bytes;
-	uint64_t bytes = (uint64_t)fm_log_pages(block->length) * FM_LOG_PAGE;
 	uint32_t length, crc32c;
 
-	if (!max || fm_log_has(log, &block->key, &length, &crc32c))
+	if (!max || fm_log_has(log, key, &length, &crc32c))
 		return true;
 	while (bytes <= max && fm_log_marked_bytes(log, t->marks[tenant]) + bytes > max)
 		if (!fm_log_give_up(log, t->marks[tenant]))
 			return false;
 	return bytes <= max;
+}
+
+static uint64_t slot_bytes_of(const struct fm_tiering *t, uint32_t entry)
+{
+	return (uint64_t)t->server->store.nodes[entry].pages * FM_SLOT_GRAIN;
+}
+
+/* What is written is held. */
+static void take_leases(struct fm_tiering *t, const uint32_t *entries, uint32_t n)
+{
+	while (n--) {
+		uint32_t at = t->free_leases[--t->free_lease_count];
+
+		t->leased[at] = slot_bytes_of(t, entries[n]);
+		t->leased_bytes += t->leased[at];
+	}
+}
+
+/* The leases of the next @n are written, the last one of them first; or none, and why. */
+static int lease_members(struct fm_tiering *t, const uint32_t *entries, uint32_t n, void **memory,
+			 uint32_t *buffers, void **tags)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t at = t->free_leases[t->free_lease_count - n + i];
+		const struct fm_entry *e = &t->server->store.index.entries[entries[i]];
+
+		tags[i] = &t->leases[at];
+		memory[i] = address_of(t, entries[i], &buffers[i]);
+		if (memory[i] && FABRICMGR_WORD_STATE(e->word) == FABRICMGR_BLOCK_SEALED &&
+		    fm_lease_take(tags[i], e, e->word))
+			continue;
+		while (i--)
+			fm_lease_drop(tags[i]);
+		return FM_ERR_IO;
+	}
+	return 0;
+}
+
+/* All that belong to the group of @entry; 0: they cannot be stored as one. */
+static uint32_t members_of(struct fm_tiering *t, uint32_t entry, uint32_t *entries,
+			   struct fm_log_block *blocks, uint64_t *bytes, uint64_t *log_bytes)
+{
+	uint32_t n = 0, member = entry;
+
+	*bytes = *log_bytes = 0;
+	do {
+		if (n == FM_LOG_GROUP_MAX)
+			return 0;
+		entries[n] = member;
+		describe(t, member, &blocks[n]);
+		if (memcmp(blocks[n].ns, blocks[0].ns, sizeof(blocks[0].ns)))
+			return 0; /* an invalidation would take a part */
+		*bytes += slot_bytes_of(t, member);
+		*log_bytes += (uint64_t)fm_log_pages(blocks[n].length) * FM_LOG_PAGE;
+		member = fm_group_next(&t->server->store, member);
+		n++;
+	} while (member != entry);
+	return *bytes <= t->server->pool_bytes / 2 ? n : 0;
+}
+
+/* As spill(), of all members at once. */
+static bool spill_group(struct fm_tiering *t, uint32_t entry)
+{
+	struct fm_log_block blocks[FM_LOG_GROUP_MAX];
+	uint32_t entries[FM_LOG_GROUP_MAX], buffers[FM_LOG_GROUP_MAX], tenant, n;
+	void *memory[FM_LOG_GROUP_MAX], *tags[FM_LOG_GROUP_MAX];
+	uint64_t bytes, log_bytes;
+	int err;
+
+	n = members_of(t, entry, entries, blocks, &bytes, &log_bytes);
+	if (n && (t->free_lease_count < n || t->leased_bytes + bytes > t->server->pool_bytes / 2))
+		return false;
+	if (!n || lease_members(t, entries, n, memory, buffers, tags)) {
+		t->skipped++;
+		return true;
+	}
+	tenant = fm_store_tenant(&t->server->store, entry);
+	err = has_share(t, tenant, &blocks[0].key, log_bytes)
+		      ? fm_nvme_write_group(t->nvme, blocks, n, t->marks[tenant], memory, buffers,
+					    tags)
+		      : FM_ERR_LIMIT;
+	if (!err) {
+		take_leases(t, entries, n);
+		return true;
+	}
+	for (uint32_t i = 0; i < n; i++)
+		fm_lease_drop(tags[i]);
+	if (err != FM_ERR_BUSY && err != FM_ERR_EXISTS)
+		t->skipped++;
+	return err != FM_ERR_BUSY;
 }
 
 /* False: the tier takes no more for now. */
@@ -172,6 +271,8 @@ static bool spill(struct fm_tiering *t, const struct queued *queued)
 		t->skipped++; /* evicted or removed before its turn */
 		return true;
 	}
+	if (t->server->store.nodes[queued->entry].group_next)
+		return spill_group(t, queued->entry);
 	/* A device that stands still may keep half of the memory from being evicted, no more. */
 	bytes = (uint64_t)fm_slots_pages(FM_HIGH(e->extent)) * FM_SLOT_GRAIN;
 	if (!t->free_lease_count || t->leased_bytes + bytes > t->server->pool_bytes / 2)
@@ -184,13 +285,11 @@ static bool spill(struct fm_tiering *t, const struct queued *queued)
 	}
 	describe(t, queued->entry, &block);
 	tenant = fm_store_tenant(&t->server->store, queued->entry);
-	err = has_share(t, tenant, &block)
+	err = has_share(t, tenant, &block.key, (uint64_t)fm_log_pages(block.length) * FM_LOG_PAGE)
 		      ? fm_nvme_write(t->nvme, &block, t->marks[tenant], memory, buffer, lease)
 		      : FM_ERR_LIMIT;
 	if (!err) {
-		t->free_lease_count--;
-		t->leased[lease - t->leases] = bytes;
-		t->leased_bytes += bytes;
+		take_leases(t, &queued->entry, 1);
 		return true;
 	}
 	fm_lease_drop(lease);
@@ -219,6 +318,12 @@ bool fm_tiering_sealed(struct fm_tiering *t, uint32_t entry, bool replaces)
 	if (!fm_entry_is_adopted(&t->server->store, entry))
 		enqueue(t, entry);
 	return is_other;
+}
+
+void fm_tiering_group_sealed(struct fm_tiering *t, uint32_t entry)
+{
+	if (t && !fm_entry_is_adopted(&t->server->store, entry))
+		enqueue(t, entry);
 }
 
 /* ---- removing ---- */
@@ -337,7 +442,6 @@ void fm_tiering_fetch(struct fm_tiering *t, struct fm_session *session,
 	fetch->tag = s->tag;
 	fetch->call = s->length;
 	fetch->key = s->key;
-	fetch->entry = FM_NO_ENTRY;
 	if (__builtin_add_overflow(fm_clock_ns(), s->deadline_ns, &fetch->deadline))
 		fetch->deadline = UINT64_MAX;
 	session->waiting++;
@@ -348,13 +452,15 @@ void fm_tiering_fetch(struct fm_tiering *t, struct fm_session *session,
 
 static void on_read(void *context, void *tag, const struct fm_log_place *place, int result)
 {
-	struct fetch *fetch = tag;
+	struct part *part = tag;
+	struct fetch *fetch = part->fetch;
 
 	(void)context;
-	fetch->place = *place;
-	fetch->result = result;
-	fetch->is_reading = false;
-	fetch->is_done = true;
+	part->place = *place;
+	if (result && !fetch->result)
+		fetch->result = result;
+	fetch->n_reading--;
+	fetch->is_done = fetch->n_started == fetch->n_parts && !fetch->n_reading;
 }
 
 static void fetch_is_over(struct fetch *fetch, int result)
@@ -366,11 +472,21 @@ static void fetch_is_over(struct fetch *fetch, int result)
 		fetch->session->broken_fetch = fetch->call;
 }
 
+static bool is_same(const struct fm_key *a, const struct fm_key *b)
+{
+	return !memcmp(a, b, sizeof(*a));
+}
+
+/* By a fetch before it, of this key or of another of its group. */
 static bool is_being_read(const struct fm_tiering *t, const struct fetch *until)
 {
-	for (const struct fetch *fetch = t->fetches; fetch != until; fetch = fetch->next)
-		if (!memcmp(&fetch->key, &until->key, sizeof(fetch->key)))
+	for (const struct fetch *fetch = t->fetches; fetch != until; fetch = fetch->next) {
+		if (is_same(&fetch->key, &until->key))
 			return true;
+		for (uint32_t i = 0; i < fetch->n_parts; i++)
+			if (is_same(&fetch->parts[i].place.block.key, &until->key))
+				return true;
+	}
 	return false;
 }
 
@@ -401,88 +517,164 @@ static int64_t fetcher_of(struct fm_tiering *t, uint32_t tenant, struct fm_owner
 	return region;
 }
 
+static bool is_wanted(const struct fetch *fetch)
+{
+	return fetch->session && fetch->session->broken_fetch != fetch->call;
+}
+
+/* What is to be read for it: the block, or all of its group. */
+static int make_parts(struct fm_tiering *t, struct fetch *fetch, const struct fm_log_place *place)
+{
+	struct fm_log_place members[FM_LOG_GROUP_MAX];
+	uint32_t n = fm_log_group(fm_nvme_log(t->nvme), place, members);
+	int64_t region = fetcher_of(t, tenant_of(t, place->mark), &fetch->owner);
+
+	if (region < 0)
+		return (int)region;
+	fetch->parts = calloc(n, sizeof(*fetch->parts));
+	if (!fetch->parts)
+		return FM_ERR_NO_MEMORY;
+	fetch->n_parts = n;
+	for (uint32_t i = 0; i < n; i++)
+		fetch->parts[i] =
+			(struct part){.fetch = fetch, .place = members[i], .entry = FM_NO_ENTRY};
+	return 0;
+}
+
+/* True: it has parts now. Else it is over, or another one brings it. */
+static bool begin_fetch(struct fm_tiering *t, struct fetch *fetch, uint64_t now)
+{
+	struct fm_log_place place;
+	int err;
+
+	if (is_wanted(fetch) && is_in_memory(t, &fetch->key)) {
+		fetch_is_over(fetch, 0);
+	} else if (is_wanted(fetch) && now >= fetch->deadline) {
+		fetch_is_over(fetch, FM_ERR_DEADLINE);
+	} else if (is_wanted(fetch) && is_being_read(t, fetch)) {
+		return false; /* in memory when its turn comes */
+	} else if (!is_wanted(fetch) || !fm_log_find(fm_nvme_log(t->nvme), &fetch->key, &place)) {
+		fetch_is_over(fetch, FM_ERR_NOT_FOUND);
+	} else {
+		err = make_parts(t, fetch, &place);
+		if (err)
+			fetch_is_over(fetch, err);
+	}
+	return !fetch->is_done;
+}
+
+/* FM_ERR_BUSY: there will be room for it. */
+static int start_part(struct fm_tiering *t, struct part *part)
+{
+	struct fm_store *store = &t->server->store;
+	uint32_t buffer;
+	void *memory;
+	int err = fm_store_stage(store, part->fetch->owner, part->place.block.length, &part->entry);
+
+	if (err) {
+		part->entry = FM_NO_ENTRY;
+		/* What is being written keeps its memory that long, and is then free. */
+		return err == FM_ERR_POOL_FULL && t->free_lease_count < FM_SPILLS_MAX ? FM_ERR_BUSY
+										      : err;
+	}
+	FM_KILL_POINT("fetch: staged, not read");
+	memory = address_of(t, part->entry, &buffer);
+	err = memory ? fm_nvme_read(t->nvme, &part->place, memory, buffer, part) : FM_ERR_IO;
+	part->fetch->n_reading += !err;
+	return err;
+}
+
 /* False: the tier takes no more reads for now. */
 static bool start_fetch(struct fm_tiering *t, struct fetch *fetch, uint64_t now)
 {
-	struct fm_store *store = &t->server->store;
-	struct fm_log_place place;
-	uint32_t buffer;
-	bool is_wanted = fetch->session && fetch->session->broken_fetch != fetch->call;
-	void *memory;
-	int err;
+	int err = 0;
 
-	if (is_wanted && is_in_memory(t, &fetch->key)) {
-		fetch_is_over(fetch, 0);
-	} else if (is_wanted && now >= fetch->deadline) {
-		fetch_is_over(fetch, FM_ERR_DEADLINE);
-	} else if (is_wanted && is_being_read(t, fetch)) {
-		return true; /* in memory when its turn comes */
-	} else if (!is_wanted || !fm_log_find(fm_nvme_log(t->nvme), &fetch->key, &place)) {
-		fetch_is_over(fetch, FM_ERR_NOT_FOUND);
-	} else if (!fm_nvme_may_read(t->nvme, place.block.length)) {
-		return false;
-	} else {
-		int64_t region = fetcher_of(t, tenant_of(t, place.mark), &fetch->owner);
+	if (!fetch->parts && !begin_fetch(t, fetch, now))
+		return true;
+	while (!err && fetch->n_started < fetch->n_parts) {
+		struct part *part = &fetch->parts[fetch->n_started];
 
-		err = region < 0 ? (int)region
-				 : fm_store_stage(store, fetch->owner, place.block.length,
-						  &fetch->entry);
-		if (err) {
-			fetch->entry = FM_NO_ENTRY;
-			/* What is being written keeps its memory that long, and is then free. */
-			if (err != FM_ERR_POOL_FULL || t->free_lease_count == FM_SPILLS_MAX)
-				fetch_is_over(fetch, err);
+		if (!fm_nvme_may_read(t->nvme, part->place.block.length))
+			return false;
+		/* Of a group that is read nobody may want the rest any more. */
+		err = fetch->n_started && !is_wanted(fetch) ? FM_ERR_NOT_FOUND
+							    : start_part(t, part);
+		if (err == FM_ERR_BUSY)
 			return true;
-		}
-		FM_KILL_POINT("fetch: staged, not read");
-		memory = address_of(t, fetch->entry, &buffer);
-		err = memory ? fm_nvme_read(t->nvme, &place, memory, buffer, fetch) : FM_ERR_IO;
-		if (err)
-			fetch_is_over(fetch, err);
-		else
-			fetch->is_reading = true;
+		fetch->n_started++;
 	}
+	if (!err)
+		return true;
+	/* None of the others, but those that are on their way come. */
+	fetch->n_started = fetch->n_parts;
+	if (fetch->n_reading)
+		fetch->result = err;
+	else
+		fetch_is_over(fetch, err);
 	return true;
 }
 
-/* Its turn has come: what was read is sealed. */
-static void finish_fetch(struct fm_tiering *t, struct fetch *fetch)
+static int seal_parts(struct fm_tiering *t, struct fetch *fetch)
 {
 	static const struct fm_key none;
 	struct fm_store *store = &t->server->store;
-	const struct fm_log_block *block = &fetch->place.block;
+	struct fm_store_seal seals[FM_LOG_GROUP_MAX];
+	int results[FM_LOG_GROUP_MAX];
 
-	if (fetch->entry != FM_NO_ENTRY) {
-		uint32_t generation =
-			FABRICMGR_WORD_GENERATION(store->index.entries[fetch->entry].word);
+	for (uint32_t i = 0; i < fetch->n_parts; i++) {
+		const struct part *part = &fetch->parts[i];
+		const struct fm_log_block *block = &part->place.block;
 
-		if (!fetch->result && !fm_log_is_current(fm_nvme_log(t->nvme), &fetch->place))
-			fetch->result = FM_ERR_NOT_FOUND; /* removed since it was read */
-		if (!fetch->result) {
-			struct fm_store_seal seal = {
-				.entry = fetch->entry,
-				.generation = generation,
-				.crc32c = block->crc32c,
-				.key = block->key,
-				.parent = memcmp(&block->parent, &none, sizeof(none))
-						  ? &block->parent
-						  : NULL,
-				.ns = block->ns,
-			};
-
-			fetch->result = fm_store_seal(store, fetch->owner, &seal);
-			t->fetched += !fetch->result;
-			FM_KILL_POINT("fetch: sealed, not answered");
-		}
-		if (fetch->result)
-			fm_store_discard(store, fetch->owner, fetch->entry, generation);
-		else if (fm_log_is_old(fm_nvme_log(t->nvme), &fetch->place))
-			enqueue(t, fetch->entry); /* its second chance */
-		if (fetch->result == FM_ERR_EXISTS)
-			fetch->result = 0;
-		if (fetch->result)
-			fetch_is_over(fetch, fetch->result);
+		/* Removed since it was read. */
+		if (!fm_log_is_current(fm_nvme_log(t->nvme), &part->place))
+			return FM_ERR_NOT_FOUND;
+		seals[i] = (struct fm_store_seal){
+			.entry = part->entry,
+			.generation =
+				FABRICMGR_WORD_GENERATION(store->index.entries[part->entry].word),
+			.crc32c = block->crc32c,
+			.key = block->key,
+			.parent = is_same(&block->parent, &none) ? NULL : &block->parent,
+			.ns = block->ns,
+		};
 	}
+	return fetch->n_parts == 1
+		       ? fm_store_seal(store, fetch->owner, &seals[0])
+		       : fm_store_seal_group(store, fetch->owner, seals, fetch->n_parts, results);
+}
+
+/* What was read is sealed, all of it, or given back. */
+static void finish_parts(struct fm_tiering *t, struct fetch *fetch)
+{
+	struct fm_store *store = &t->server->store;
+
+	if (!fetch->result)
+		fetch->result = seal_parts(t, fetch);
+	FM_KILL_POINT("fetch: sealed, not answered");
+	for (uint32_t i = 0; i < fetch->n_parts; i++) {
+		const struct part *part = &fetch->parts[i];
+
+		if (fetch->result && part->entry != FM_NO_ENTRY)
+			fm_store_discard(
+				store, fetch->owner, part->entry,
+				FABRICMGR_WORD_GENERATION(store->index.entries[part->entry].word));
+		else if (!fetch->result && fetch->n_parts == 1 &&
+			 fm_log_is_old(fm_nvme_log(t->nvme), &part->place))
+			enqueue(t, part->entry); /* its second chance */
+	}
+	t->fetched += fetch->result ? 0 : fetch->n_parts;
+	/* Of a group, perhaps of another member's key. */
+	if (fetch->result == FM_ERR_EXISTS)
+		fetch->result = is_in_memory(t, &fetch->key) ? 0 : FM_ERR_NOT_FOUND;
+	if (fetch->result)
+		fetch_is_over(fetch, fetch->result);
+}
+
+/* Its turn has come. */
+static void finish_fetch(struct fm_tiering *t, struct fetch *fetch)
+{
+	if (fetch->parts)
+		finish_parts(t, fetch);
 	t->fetch_misses += fetch->result != 0;
 	if (fetch->session) {
 		FM_PROBE(fetch, fetch->session->owner.id, fetch->key.bytes, fetch->result);
@@ -498,7 +690,8 @@ static bool run_fetches(struct fm_tiering *t, uint64_t now)
 	bool did_work = false;
 
 	for (struct fetch *fetch = t->fetches; fetch; fetch = fetch->next)
-		if (!fetch->is_reading && !fetch->is_done && !start_fetch(t, fetch, now))
+		if (!fetch->is_done && (!fetch->parts || fetch->n_started < fetch->n_parts) &&
+		    !start_fetch(t, fetch, now))
 			break;
 	while (t->fetches && t->fetches->is_done) {
 		struct fetch *fetch = t->fetches;
@@ -508,6 +701,7 @@ static bool run_fetches(struct fm_tiering *t, uint64_t now)
 		if (!t->fetches)
 			t->fetches_end = &t->fetches;
 		t->fetch_count--;
+		free(fetch->parts);
 		free(fetch);
 		did_work = true;
 	}
@@ -628,6 +822,32 @@ int fm_tiering_create(struct fm_server *server, const struct fm_server_options *
 	return 0;
 }
 
+/* Once for each group: at its first entry. What the log has of it is all of it, or another's. */
+static void resume_group(struct fm_tiering *t, uint32_t entry)
+{
+	struct fm_log *log = fm_nvme_log(t->nvme);
+	struct fm_log_block block;
+	uint32_t member = entry, length, crc32c;
+	bool is_there = true;
+
+	do {
+		if (member < entry)
+			return;
+		describe(t, member, &block);
+		is_there = is_there && fm_log_has(log, &block.key, &length, &crc32c) &&
+			   length == block.length && crc32c == block.crc32c;
+		member = fm_group_next(&t->server->store, member);
+	} while (member != entry);
+	if (is_there)
+		return;
+	do {
+		describe(t, member, &block);
+		fm_log_remove(log, &block.key);
+		member = fm_group_next(&t->server->store, member);
+	} while (member != entry);
+	enqueue(t, entry);
+}
+
 void fm_tiering_resume(struct fm_tiering *t)
 {
 	const struct fm_store *store = t ? &t->server->store : NULL;
@@ -637,10 +857,12 @@ void fm_tiering_resume(struct fm_tiering *t)
 	if (!t)
 		return;
 	for (uint32_t i = 0; i < store->index.entries_max; i++) {
-		/* One of a group must not come back alone. */
-		if (FABRICMGR_WORD_STATE(store->index.entries[i].word) != FABRICMGR_BLOCK_SEALED ||
-		    store->headers[i].flags & FM_HEADER_IN_GROUP)
+		if (FABRICMGR_WORD_STATE(store->index.entries[i].word) != FABRICMGR_BLOCK_SEALED)
 			continue;
+		if (store->nodes[i].group_next) {
+			resume_group(t, i);
+			continue;
+		}
 		describe(t, i, &block);
 		if (!fm_log_has(fm_nvme_log(t->nvme), &block.key, &length, &crc32c) ||
 		    length != block.length || crc32c != block.crc32c)
@@ -669,6 +891,7 @@ void fm_tiering_destroy(struct fm_tiering *t)
 		struct fetch *fetch = t->fetches;
 
 		t->fetches = fetch->next;
+		free(fetch->parts);
 		free(fetch);
 	}
 	while (t->promises) {

@@ -34,6 +34,8 @@ void fm_tiering_chunk(struct fm_tiering *tiering, uint32_t region, uint32_t chun
 /* The block of @entry was sealed: it is written soon. True: another of its key is in the log, and
  * is removed there. */
 bool fm_tiering_sealed(struct fm_tiering *tiering, uint32_t entry, bool replaces);
+/* The same of a group, of which @entry is one; what the log has of its keys was removed. */
+void fm_tiering_group_sealed(struct fm_tiering *tiering, uint32_t entry);
 /* True: it was in the log. */
 bool fm_tiering_remove(struct fm_tiering *tiering, const struct fm_key *key);
 /* How many blocks of the namespace it had that the pool had not. @tenant FM_NO_ENTRY: whoever's. */

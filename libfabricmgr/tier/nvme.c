@@ -20,7 +20,8 @@
 #include "tier/uring.h"
 
 #define SUPER_MAGIC   0x56544d46u /* "FMTV" */
-#define SUPER_VERSION 1u
+#define SUPER_VERSION 2u
+#define SUPER_VERSION_BEFORE 1u /* a log without groups; becomes one of ours when it is opened */
 #define SUPER_COPY    65536u /* where the second one is */
 #define LOG_AT	      (1u << 20)
 #define SEGMENT_BYTES (64u << 20)
@@ -148,7 +149,7 @@ static int judge_super(const char *name, const struct super *pages, const int *e
 			is_blank = false;
 		if (pages[i].magic != SUPER_MAGIC || pages[i].checksum != super_checksum(&pages[i]))
 			continue;
-		if (pages[i].version != SUPER_VERSION)
+		if (pages[i].version != SUPER_VERSION && pages[i].version != SUPER_VERSION_BEFORE)
 			return fm_fail(FM_ERR_VERSION,
 				       "%s is a log of format %u, this program writes %u; use "
 				       "another file, or remove it to begin anew",
@@ -244,15 +245,17 @@ static int load_super(struct fm_nvme *nvme)
 		return found;
 	segment_bytes = choose_segment_bytes(nvme->options.segment_bytes, found, nvme->super);
 	err = count_segments(nvme->device->name, nvme->device->bytes, segment_bytes, &fits);
-	if (err || (found && nvme->super->segments == fits))
+	if (err || (found && nvme->super->segments == fits &&
+		    nvme->super->version == SUPER_VERSION))
 		return err;
 	if (!found) {
 		memset(nvme->super, 0, sizeof(*nvme->super));
 		nvme->super->magic = SUPER_MAGIC;
-		nvme->super->version = SUPER_VERSION;
 		nvme->super->segment_bytes = segment_bytes;
 		err = draw(&nvme->super->log_id);
 	}
+	/* Before anything that an earlier program would not understand is written. */
+	nvme->super->version = SUPER_VERSION;
 	nvme->super->segments = fits;
 	return err ? err : write_super(nvme);
 }
@@ -587,6 +590,34 @@ int fm_nvme_write(struct fm_nvme *nvme, const struct fm_log_block *block, uint16
 	io = &nvme->batches[slot];
 	io->memory[at] = (void *)memory;
 	io->buffers[at] = buffer;
+	nvme->info.writing_bytes += bytes;
+	return 0;
+}
+
+int fm_nvme_write_group(struct fm_nvme *nvme, const struct fm_log_block *blocks, uint32_t n,
+			uint16_t mark, void *const *memory, const uint32_t *buffers,
+			void *const *tags)
+{
+	struct batch_io *io;
+	uint64_t bytes = 0;
+	uint32_t slot, at;
+	int err;
+
+	for (uint32_t i = 0; i < n; i++)
+		bytes += (uint64_t)fm_log_pages(blocks[i].length) * FM_LOG_PAGE;
+	if (nvme->info.writing_bytes && nvme->info.writing_bytes + bytes > FM_NVME_WRITE_BYTES)
+		return FM_ERR_BUSY;
+	err = fm_log_append_group(&nvme->log, blocks, n, mark, tags);
+	if (err == FM_ERR_BUSY && submit_batch(nvme))
+		err = fm_log_append_group(&nvme->log, blocks, n, mark, tags);
+	if (err)
+		return err;
+	at = fm_log_last(&nvme->log, &slot) - (n - 1);
+	io = &nvme->batches[slot];
+	for (uint32_t i = 0; i < n; i++) {
+		io->memory[at + i] = memory[i];
+		io->buffers[at + i] = buffers[i];
+	}
 	nvme->info.writing_bytes += bytes;
 	return 0;
 }

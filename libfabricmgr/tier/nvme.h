@@ -51,6 +51,11 @@ void fm_nvme_set_memory(struct fm_nvme *nvme, uint32_t buffer, void *memory, siz
  * after a pump); FM_ERR_EXISTS: it is there. */
 int fm_nvme_write(struct fm_nvme *nvme, const struct fm_log_block *block, uint16_t mark,
 		  const void *memory, uint32_t buffer, void *tag);
+/* The same of @n blocks that are found together or not at all, as fm_log_append_group() says; each
+ * is given back by itself. */
+int fm_nvme_write_group(struct fm_nvme *nvme, const struct fm_log_block *blocks, uint32_t n,
+			uint16_t mark, void *const *memory, const uint32_t *buffers,
+			void *const *tags);
 /* Whether a read of a block that long would begin now. */
 bool fm_nvme_may_read(const struct fm_nvme *nvme, uint32_t length);
 /* Begins to read a block that fm_log_find() found. @memory as above, until read(). */

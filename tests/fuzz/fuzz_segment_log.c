@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* One page from the input; its head says what a log of ours would, unless the input says else. */
 static void make_page(const uint8_t **data, size_t *size, uint32_t segment, uint32_t number,
-		      struct fm_log_page *page)
+		      uint32_t at, struct fm_log_page *page)
 {
 	size_t n = *size ? (size_t)(*data)[0] * 4 : 0;
 
@@ -37,9 +37,19 @@ static void make_page(const uint8_t **data, size_t *size, uint32_t segment, uint
 		.sequence = segment + 1,
 		.number = number,
 		.step = segment ? 1 : 0,
-		.records = 2,
+		.records = 2 + segment % 2,
 		.pages = 3,
 	};
+	/* Two blocks, a group in every other segment. */
+	if (segment % 2)
+		page->records[0] = (struct fm_log_record){.kind = FM_LOG_GROUP, .length = 2};
+	for (uint32_t i = 0; i < 2; i++)
+		page->records[segment % 2 + i] = (struct fm_log_record){
+			.kind = FM_LOG_BLOCK,
+			.length = 4000,
+			.page = at + 1 + i,
+			.key = {{(uint8_t)(segment / 2), (uint8_t)number, (uint8_t)i}},
+		};
 	n = n < *size ? n : *size;
 	n = n < sizeof(*page) ? n : sizeof(*page);
 	for (size_t i = 0; i < n; i++)
@@ -52,6 +62,38 @@ static void make_page(const uint8_t **data, size_t *size, uint32_t segment, uint
 	*size -= n;
 }
 
+static void append_group(struct fm_log *log, uint32_t first)
+{
+	struct fm_log_block blocks[3] = {{.length = 5000}, {.length = 1}, {.length = 4096}};
+	void *tags[3] = {NULL};
+
+	for (uint32_t i = 0; i < 3; i++) {
+		uint32_t key = first + i * 1000;
+
+		memcpy(blocks[i].key.bytes, &key, sizeof(key));
+	}
+	fm_log_append_group(log, blocks, 3, (uint16_t)(first % 3), tags);
+}
+
+/* A group is found with all of its members. */
+static void check_group(const struct fm_log *log, const struct fm_log_place *place)
+{
+	struct fm_log_place members[FM_LOG_GROUP_MAX], other;
+	uint32_t n = fm_log_group(log, place, members);
+	bool is_in = false;
+
+	if (!n || n > FM_LOG_GROUP_MAX)
+		abort();
+	for (uint32_t i = 0; i < n; i++) {
+		if (!fm_log_find(log, &members[i].block.key, &other) ||
+		    other.entry != members[i].entry)
+			abort();
+		is_in |= members[i].entry == place->entry;
+	}
+	if (!is_in)
+		abort();
+}
+
 static void go_on(struct fm_log *log)
 {
 	struct fm_log_block block = {.length = 5000};
@@ -61,7 +103,14 @@ static void go_on(struct fm_log *log)
 
 	for (uint32_t i = 0; i < 200; i++) {
 		memcpy(block.key.bytes, &i, sizeof(i));
-		fm_log_append(log, &block, (uint16_t)(i % 3), NULL);
+		if (i % 4)
+			fm_log_append(log, &block, (uint16_t)(i % 3), NULL);
+		else
+			append_group(log, i);
+		if (i % 16 == 9) {
+			memcpy(block.key.bytes, &(uint32_t){i - 9}, sizeof(i));
+			fm_log_remove(log, &block.key);
+		}
 		while ((batch = fm_log_take(log))) {
 			if (batch->segment >= SEGMENTS || batch->page + batch->pages > PAGES)
 				abort();
@@ -101,13 +150,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (fm_log_create(&log, &options))
 		abort();
 	for (uint32_t i = 0; i < SEGMENTS; i++) {
-		make_page(&data, &size, i, 0, &page);
+		make_page(&data, &size, i, 0, 0, &page);
 		fm_log_scan_first(&log, i, unreadable >> i & 1 ? NULL : &page);
 	}
 	while (fm_log_scan_next(&log, &segment, &at)) {
 		if (segment >= SEGMENTS || at >= PAGES || ++n > SEGMENTS * PAGES + SEGMENTS)
 			abort();
-		make_page(&data, &size, segment, log.scan_number, &page);
+		make_page(&data, &size, segment, log.scan_number, at, &page);
 		fm_log_scan_page(&log, n % 32 == 31 && unreadable >> 7 ? NULL : &page);
 	}
 	for (uint32_t i = 0; i < log.options.entries_max; i++) {
@@ -120,6 +169,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		    place.offset / FM_LOG_PAGE % PAGES + fm_log_pages(place.block.length) > PAGES ||
 		    place.offset >= (uint64_t)SEGMENTS * PAGES * FM_LOG_PAGE)
 			abort();
+		check_group(&log, &place);
 	}
 	go_on(&log);
 	fm_log_destroy(&log);

@@ -4,13 +4,27 @@ middle of writes, removals that stay, and a start that is refused with a reason.
 import ctypes as c
 import os
 import random
+import struct
 import subprocess
 
 from conftest import BIN, until
-from pool_client import Pool, bytes_of, key_of
+from pool_client import MEMBERS, Pool, bytes_of, key_of
 
 LENGTHS = (5000, 70000, 300000)
 AT_ONCE = 16
+
+
+def crc32c(data):
+    table = [0] * 256
+    for i in range(256):
+        value = i
+        for _ in range(8):
+            value = value >> 1 ^ (0x82f63b78 if value & 1 else 0)
+        table[i] = value
+    crc = 0xffffffff
+    for byte in data:
+        crc = crc >> 8 ^ table[(crc ^ byte) & 255]
+    return crc ^ 0xffffffff
 
 
 def length_of(n):
@@ -95,6 +109,110 @@ def test_more_blocks_than_memory_come_back_also_after_a_restart(system):
     found = [n for n in numbers if pool.read(n)]
     assert set(found) == set(stored) - set(gone)
     assert nvme(system)["checksum_errors"] == 0
+    pool.detach()
+
+
+GROUP = 200000  # the length of each member
+
+
+def read_group(pool, first, asked):
+    """How many members of a group are found, after one of them was fetched; their bytes are right."""
+    pool.fetch(first + asked)
+    n = 0
+    for member in range(first, first + MEMBERS):
+        if block := pool.acquire(member):
+            assert pool.verify(block) == 0
+            assert c.string_at(block.data, block.length) == bytes_of(member, GROUP), "a wrong byte"
+            pool.release(block)
+            n += 1
+    return n
+
+
+def test_groups_come_back_as_wholes_also_after_a_restart(system):
+    # 24 MiB of groups and blocks in a pool of 16.
+    firsts = range(5000, 5000 + 30 * MEMBERS, MEMBERS)
+    daemon = start(system, "448M")
+    pool = Tier(system)
+    for first in firsts:
+        before = nvme(system)["stored"]
+        assert pool.put_group(first, GROUP)
+        until(lambda: nvme(system)["stored"] >= before + MEMBERS)  # pylint: disable=W0640
+    fill(system, pool, range(60))
+    assert nvme(system)["blocks"] == 30 * MEMBERS + 60 and nvme(system)["skipped"] == 0
+    assert system.control("evict")["blocks"] > 0
+    assert [pool.match(n) for first in firsts for n in range(first, first + MEMBERS)] == [0] * (30 * MEMBERS)
+    # Whichever member is asked for, all come; and they are a group again: they go together.
+    for asked, first in enumerate(firsts):
+        assert read_group(pool, first, asked % MEMBERS) == MEMBERS
+    assert pool.remove(firsts[3] + 1) == 1
+    assert read_group(pool, firsts[3], 0) == 0 and nvme(system)["blocks"] == 29 * MEMBERS + 60
+    held = pool.acquire(firsts[29])
+    system.control("evict")
+    assert [pool.match(n) for n in range(firsts[29], firsts[29] + MEMBERS)] == [1] * MEMBERS
+    pool.release(held)
+    pool.detach()
+    assert daemon.stop() == 0
+    start(system, "448M")
+    pool = Tier(system)
+    for asked, first in enumerate(firsts):
+        assert read_group(pool, first, (asked + 1) % MEMBERS) == (MEMBERS if asked != 3 else 0)
+    assert all(pool.read(n) for n in range(60))
+    assert nvme(system)["checksum_errors"] == 0
+    pool.detach()
+
+
+def test_a_group_with_a_member_that_is_spoilt_is_not_there(system):
+    daemon = start(system, "257M")
+    pool = Tier(system)
+    assert pool.put_group(5000, GROUP)
+    until(lambda: nvme(system)["stored"] == MEMBERS)
+    pool.detach()
+    assert daemon.stop() == 0
+    with open(f"{system.folder}/log", "r+b") as log:
+        data = log.read(8 << 20)
+        at = data.index(bytes_of(5001, GROUP)[:4096])
+        log.seek(at + 100000)
+        log.write(b"spoilt")
+    start(system, "257M")
+    pool = Tier(system)
+    for asked in range(MEMBERS):
+        assert read_group(pool, 5000, asked) == 0
+    state = nvme(system)
+    assert state["checksum_errors"] == 1 and state["blocks"] == 0
+    pool.detach()
+
+
+def test_a_log_of_the_version_before_is_read(system):
+    daemon = start(system, "257M")
+    pool = Tier(system)
+    fill(system, pool, range(20))
+    pool.detach()
+    assert daemon.stop() == 0
+    # As that version wrote it: its number in both superblocks and in each header page.
+    with open(f"{system.folder}/log", "r+b") as log:
+        for at in (0, 65536, *(at for at in range(1 << 20, 257 << 20, 4096))):
+            log.seek(at)
+            page = bytearray(log.read(4096))
+            if page[:4] not in (b"FMTV", b"FMLG"):
+                continue
+            assert page[4:8] == struct.pack("=I", 2)
+            checksum = 36 if page[:4] == b"FMTV" else 60
+            page[4:8], page[checksum:checksum + 4] = struct.pack("=I", 1), bytes(4)
+            page[checksum:checksum + 4] = struct.pack("=I", crc32c(page))
+            log.seek(at)
+            log.write(page)
+    daemon = start(system, "257M")
+    pool = Tier(system)
+    assert all(pool.read(n) for n in range(20))
+    assert pool.put_group(5000, GROUP)
+    until(lambda: nvme(system)["blocks"] == 20 + MEMBERS)
+    pool.detach()
+    assert daemon.stop() == 0
+    with open(f"{system.folder}/log", "rb") as log:
+        assert struct.unpack("=II", log.read(8))[1] == 2  # so that an earlier version leaves it alone
+    start(system, "257M")
+    pool = Tier(system)
+    assert all(pool.read(n) for n in range(20)) and read_group(pool, 5000, 0) == MEMBERS
     pool.detach()
 
 

@@ -378,6 +378,18 @@ def test_blocks_on_nvme_go_on(system):
                                           c.c_uint64(20 * 10**9)) == 1
             check(pool, [n], 400000)
         assert held.kept()["resumed_blocks"] > 10
+    # A group that was not written yet when the daemon was killed is, by the next one, as one.
+    for first in range(1000, 1000 + 5 * MEMBERS, MEMBERS):
+        assert pool.put_group(first, 400000)
+    held.kill()
+    until(lambda: system.control("status")["nvme"]["blocks"] == 60 + 5 * MEMBERS)
+    pool = Pool(system.socket)
+    system.control("evict")
+    assert pool.match(1000) == 0
+    for first in range(1000, 1000 + 5 * MEMBERS, MEMBERS):
+        assert pool.lib.fm_pool_fetch(pool.handle, c.byref(pool_client.key_of(first + 1)), c.c_size_t(1),
+                                      c.c_uint64(20 * 10**9)) == 1
+        check(pool, range(first, first + MEMBERS), 400000)
     # What was removed comes back from neither.
     key = pool_client.key_of(59)
     pool.lib.fm_pool_remove.restype = c.c_int64
