@@ -152,7 +152,7 @@ class Adopter(Pool):
     def __init__(self, path, chunks, fd=None, **more):
         super().__init__(path, **more)
         self.fd = memory(chunks) if fd is None else fd
-        self.region = c.c_void_p()
+        self.region, self.staged = c.c_void_p(), None
         self.check(self.lib.fm_region_adopt(self.handle, self.fd, 0, c.byref(self.region)))
 
     def stage_at(self, offset, length):
@@ -167,10 +167,14 @@ class Adopter(Pool):
         self.release(block)
 
     def put_at(self, offset, n, length):
-        block = self.stage_at(offset, length)
+        self.staged = block = self.stage_at(offset, length)
         c.memmove(block.data, bytes_of(n, length), length)
         self.check(self.seal(block, n))
         self.release(block)
+
+    def discard(self):
+        """What put_at() could not seal."""
+        self.lib.fm_block_discard(self.handle, c.byref(self.staged), c.c_size_t(1))
 
 
 def memory(chunks, seals=7):

@@ -4,6 +4,7 @@ when its owner is killed; a daemon that takes the pool over takes none of it on 
 import ctypes as c
 import fcntl
 import os
+import random
 import signal
 import socket as socketlib
 import struct
@@ -142,6 +143,69 @@ def test_another_user_cannot_write_there(tmp_path, system):
             Adopter(system.socket, 1, fd=owner.fd)
     finally:
         os.seteuid(0)
+
+
+# Adopts, stages over what lies there, seals and releases until it is killed; each block's bytes follow from its key.
+CHURN = f"""
+import random, sys; sys.path.insert(0, "{TOP}/tests/process")
+from pool_client import Adopter
+chance = random.Random(int(sys.argv[2]))
+while True:
+    try:
+        pool = Adopter(sys.argv[1], 2)
+    except OSError as error:
+        if error.errno != 6:  # regions that ended and are still read count, too
+            raise
+        continue
+    print("adopted", flush=True)
+    for _ in range(60):
+        offset, n = chance.randrange(14) * 524288, chance.randrange(1000)
+        try:
+            pool.put_at(offset, n, {LENGTH})
+        except OSError as error:
+            if error.errno not in (3, 16):  # there already, held by a reader
+                raise
+            if error.errno == 3:
+                pool.discard()
+    pool.detach()
+"""
+
+
+def test_owners_that_are_killed_leave_nothing(system, daemon):
+    reader, chance = Pool(system.socket), random.Random(5)
+    owners, held, looks, before = [], {}, 0, mapped()
+    for kills in range(24):
+        while len(owners) < 2:
+            process = subprocess.Popen([sys.executable, "-c", CHURN, system.socket, str(kills * 2 + len(owners))],
+                                       stdout=subprocess.PIPE, text=True)
+            assert process.stdout.readline() == "adopted\n"
+            owners.append(process)
+        for _ in range(chance.randrange(400)):
+            n = chance.randrange(1000)
+            if n in held:
+                assert c.string_at(held[n].data, LENGTH) == bytes_of(n, LENGTH), "a wrong byte"
+                reader.release(held.pop(n))
+            elif block := reader.acquire(n):
+                assert c.string_at(block.data, LENGTH) == bytes_of(n, LENGTH), "a wrong byte"
+                held[n] = block
+                looks += 1
+            while len(held) > 3:
+                reader.release(held.pop(next(iter(held))))
+        victim = owners.pop(chance.randrange(2))
+        assert victim.poll() is None
+        victim.kill()
+        victim.communicate()
+    for process in owners:
+        process.kill()
+        process.communicate()
+    for n, block in held.items():
+        assert c.string_at(block.data, LENGTH) == bytes_of(n, LENGTH), "a wrong byte"
+        reader.release(block)
+    assert looks > 20 and mapped() == before
+    until(lambda: system.control("status")["adopted"] == {"regions": 0, "region_bytes": 0, "blocks": 0, "bytes": 0})
+    blocks = system.control("status")["blocks"]
+    assert [blocks[state] for state in ("sealed", "staging", "removed", "quarantine")] == [0] * 4
+    assert daemon.process.poll() is None
 
 
 def test_a_daemon_that_is_restarted_knows_who_still_reads(system):
