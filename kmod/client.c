@@ -154,7 +154,7 @@ long fm_client_setup(struct fm_client *client, void *argument)
 
 	if (!arg->entries || arg->entries > FABRICMGR_LEASES_MAX)
 		return -EINVAL;
-	leases = vmalloc_user(bytes);
+	leases = fm_table_alloc(bytes);
 	if (!leases)
 		return -ENOMEM;
 	mutex_lock(&fm_objects);

@@ -187,6 +187,7 @@ int fm_window_open(struct fm_window *window, enum fm_window_kind kind, void *obj
 void fm_window_close(struct fm_window *window);
 u64 fm_window_offset(const struct fm_window *window);
 u64 fm_window_bytes(const struct fm_window *window);
+void *fm_table_alloc(u64 bytes);
 int fm_map(struct file *file, struct vm_area_struct *vma);
 void fm_map_zap(struct fm_region *region, const struct fm_window *window, u64 first, u64 count);
 

@@ -218,6 +218,25 @@ static const struct vm_operations_struct fm_table_operations = {
 	.close = fm_vma_close,
 };
 
+/* A table that is shared with user space: lease tables, chunk words. Freed with vfree(). */
+void *fm_table_alloc(u64 bytes)
+{
+	return __vmalloc(PAGE_ALIGN(bytes), GFP_KERNEL_ACCOUNT | __GFP_ZERO | __GFP_NOWARN);
+}
+
+/* All of the mapping at once; its pages hold themselves for as long as they are mapped. */
+static int fm_map_table(struct vm_area_struct *vma, void *table, unsigned long first)
+{
+	char *from = (char *)table + ((vma->vm_pgoff - first) << PAGE_SHIFT);
+	unsigned long i;
+	int error = 0;
+
+	for (i = 0; i < vma_pages(vma) && !error; i++)
+		error = vm_insert_page(vma, vma->vm_start + (i << PAGE_SHIFT),
+				       vmalloc_to_page(from + (i << PAGE_SHIFT)));
+	return error;
+}
+
 static void fm_vma_forbid_writing(struct vm_area_struct *vma)
 {
 	vm_flags_clear(vma, VM_MAYWRITE);
@@ -240,8 +259,7 @@ static int fm_map_region(struct fm_client *client, struct fm_region *region,
 	vma->vm_private_data = attachment;
 	if (kind == FM_WINDOW_WORDS) {
 		vma->vm_ops = &fm_table_operations;
-		error = remap_vmalloc_range(vma, region->words,
-					    vma->vm_pgoff - region->words_window.first);
+		error = fm_map_table(vma, region->words, region->words_window.first);
 	} else {
 		vma->vm_ops = kind == FM_WINDOW_READ ? &fm_read_operations : &fm_write_operations;
 	}
@@ -259,7 +277,7 @@ static int fm_map_leases(struct fm_client *client, struct fm_client *owner,
 			return -EACCES;
 		fm_vma_forbid_writing(vma);
 	}
-	return remap_vmalloc_range(vma, owner->leases, vma->vm_pgoff - owner->leases_window.first);
+	return fm_map_table(vma, owner->leases, owner->leases_window.first);
 }
 
 int fm_map(struct file *file, struct vm_area_struct *vma)

@@ -375,7 +375,7 @@ long fm_region_create(struct fm_client *client, void *argument)
 				arg->flags & FABRICMGR_CREATE_EXACT_ORDER,
 				!(arg->flags & FABRICMGR_CREATE_UNCHARGED));
 	if (!error && region->is_discardable) {
-		region->words = vmalloc_user(region->chunk_count * sizeof(u64));
+		region->words = fm_table_alloc(region->chunk_count * sizeof(u64));
 		error = region->words ? 0 : -ENOMEM;
 	}
 	if (error) {

@@ -61,9 +61,9 @@ static inline int uring_register_buffer(struct uring *ring, void *memory, size_t
 		       0;
 }
 
-/* Submits @command of the module with @argument; its completion carries @tag. */
-static inline void uring_submit(struct uring *ring, int fd, uint32_t command, void *argument,
-				uint64_t tag)
+/* Submits @command of the module with @argument; its completion carries @tag. 0 or an error. */
+static inline int uring_try(struct uring *ring, int fd, uint32_t command, void *argument,
+			    uint64_t tag)
 {
 	struct fabricmgr_ring_command payload = { .argument = (uintptr_t)argument };
 	uint32_t tail = *uring_word(ring, ring->params.sq_off.tail);
@@ -78,7 +78,16 @@ static inline void uring_submit(struct uring *ring, int fd, uint32_t command, vo
 	entry->user_data = tag;
 	uring_word(ring, ring->params.sq_off.array)[slot] = slot;
 	__atomic_store_n(uring_word(ring, ring->params.sq_off.tail), tail + 1, __ATOMIC_RELEASE);
-	need(syscall(SYS_io_uring_enter, ring->fd, 1, 0, 0, NULL, 0) == 1);
+	return syscall(SYS_io_uring_enter, ring->fd, 1, 0, 0, NULL, 0) == 1 ? 0 : -errno;
+}
+
+static inline void uring_submit(struct uring *ring, int fd, uint32_t command, void *argument,
+				uint64_t tag)
+{
+	int error = uring_try(ring, fd, command, argument, tag);
+
+	errno = -error;
+	need(!error);
 }
 
 /* A completion that is there already. */
