@@ -3,8 +3,8 @@
  * What a client is told: one queue for each open file, read by read(), by a call, or by a ring
  * command that waits (ring.c). Records stand ready before they are needed, so that telling never
  * fails. Called by whoever has news, under fm_objects.
- * Invariant: a record leaves the queue after user space has it, not before; a queue holds at most
- * one record for each reason and object, however long nobody reads.
+ * Invariant: a record leaves the queue after user space has it, not before; a queue holds one
+ * record for each reason and object. While it is long, no clients come whose deaths it would hold.
  */
 #include <linux/poll.h>
 #include <linux/pid_namespace.h>
@@ -66,6 +66,8 @@ void fm_event_post(struct fm_client *to, struct fm_event *event)
 	}
 	if (event->is_queued)
 		list_del(&event->link);
+	else
+		events->length++;
 	event->is_queued = true;
 	event->sequence = ++events->sequence;
 	list_add_tail(&event->link, &events->queue);
@@ -78,8 +80,10 @@ void fm_event_post(struct fm_client *to, struct fm_event *event)
 void fm_event_cancel(struct fm_client *at, struct fm_event *event)
 {
 	spin_lock(&at->events.lock);
-	if (event->is_queued)
+	if (event->is_queued) {
 		list_del(&event->link);
+		at->events.length--;
+	}
 	event->is_queued = false;
 	spin_unlock(&at->events.lock);
 }
@@ -120,6 +124,7 @@ static void fm_events_drop(struct fm_events *events, u64 last)
 			break;
 		list_del(&event->link);
 		event->is_queued = false;
+		events->length--;
 		if (event->is_owned)
 			list_add_tail(&event->link, &owned);
 	}

@@ -28,6 +28,7 @@
 
 #define FM_ORDER_MAX	 10 /* 4 MiB: what the buddy allocator gives at most on these kernels */
 #define FM_ORDER_DEFAULT 9  /* nothing smaller than 2 MiB unless asked for */
+#define FM_UNREAD_MAX	 16384 /* deaths that a manager may leave unread while clients come */
 #define FM_ORDER_MIN	 4  /* 64 KiB: the kernel counts pins of compound pages exactly */
 
 /* State of a page of a region: free, sealed, or the id of the client that stages it. */
@@ -64,6 +65,7 @@ struct fm_events {
 	struct list_head queue;
 	struct list_head waiting; /* ring commands (ring.c) */
 	u64 sequence;
+	u32 length; /* of the queue */
 	bool is_closed;
 	struct mutex reader; /* one reader at a time between looking and taking */
 	wait_queue_head_t wait;

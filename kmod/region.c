@@ -151,6 +151,8 @@ static int fm_region_attach(struct fm_client *client, struct fm_region *region, 
 			region->manager = client;
 		return 0;
 	}
+	if (region->manager && READ_ONCE(region->manager->events.length) >= FM_UNREAD_MAX)
+		return -ENOBUFS;
 	attachment = kzalloc(sizeof(*attachment), GFP_KERNEL_ACCOUNT);
 	if (!attachment)
 		return -ENOMEM;

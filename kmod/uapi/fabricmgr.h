@@ -202,7 +202,10 @@ struct fabricmgr_region_create {
 	char name[FABRICMGR_NAME_BYTES];
 };
 
-/* Opens one by name, or by id when @name is empty; opening again adds rights. */
+/*
+ * Opens one by name, or by id when @name is empty; opening again adds rights. ENOBUFS while its
+ * manager leaves thousands of deaths unread.
+ */
 #define FABRICMGR_IOC_REGION_OPEN _IO(0xFA, 0x12)
 
 enum fabricmgr_open_flag {

@@ -202,6 +202,24 @@ static void test_managers(void)
 	close(second);
 }
 
+/* A manager that never reads: clients are refused before its queue is endless. */
+static void test_unread(void)
+{
+	struct fabricmgr_region_open open;
+	int fd = device(), error = 0, i;
+	uint32_t id = region_create(fd, "unread", CHUNK, FABRICMGR_CREATE_MANAGE, 0600).id;
+
+	for (i = 0; i < 20000 && !error; i++) {
+		int client = device();
+
+		error = region_open(client, "unread", 0, &open);
+		close(client);
+	}
+	check(error == -ENOBUFS && i > 1000, "after %d unread deaths no client comes", i - 1);
+	need(!region_destroy(fd, id, 0));
+	close(fd);
+}
+
 /* Events that nobody fetches hold the memory of their clients' quota, and no more. */
 static void test_many(void)
 {
@@ -266,6 +284,7 @@ int main(void)
 	test_inherited();
 	test_managers();
 	test_many();
+	test_unread();
 	test_quota();
 	return finish();
 }
