@@ -71,7 +71,7 @@ BIN := $(addprefix $(BUILD)/bin/,$(TOOLS) fabric-sim fabric-engine)
 
 .DEFAULT_GOAL := all
 .PHONY: all help deps deps-test model demo check check-long check-long-asan check-formats fuzz clean install programs units plants plant_race FORCE check-kills tsan-units \
-	deps-vm kmod vm-programs check-vm check-vm-debug debug-kernel
+	deps-vm kmod kmod-plants vm-programs check-vm check-vm-debug debug-kernel
 .DELETE_ON_ERROR:
 
 all: programs
@@ -190,6 +190,13 @@ kmod-%: FORCE
 		echo "  KMOD  $$to" && cp -ru --preserve=timestamps $$part/. $$to/ && \
 		$(MAKE) --no-print-directory -s -C $$folder/build M=$(CURDIR)/$$to CONFIG_DEBUG_INFO_BTF_MODULES= W=1 C=1 CF=-Wsparse-error KCFLAGS=-Werror modules || exit 1; done
 
+# The module with one planted fault each, for the tests to find (tests/vm/plants.h).
+KMOD_PLANTS := $(shell grep -o 'FM_PLANT_[A-Z_]*' tests/vm/plants.h | sed 's/FM_PLANT_//; /^$$/d' | sort -u)
+kmod-plants: deps-vm
+	@folder=$$($(kernel_folder) 6.1) && for plant in $(KMOD_PLANTS); do to=build/kmod-plants/6.1/$$plant; mkdir -p $$to && \
+		cp -ru --preserve=timestamps kmod/. $$to/ && $(MAKE) --no-print-directory -s -C $$folder/build M=$(CURDIR)/$$to \
+		CONFIG_DEBUG_INFO_BTF_MODULES= KCFLAGS="-include $(CURDIR)/tests/vm/plants.h -DFM_PLANT_$$plant" modules || exit 1; done
+
 # Tests in virtual machines: tests/vm/tests/NAME.c is a program that prints TAP; what several of them use is in tests/vm/lib.
 VM_BIN := $(patsubst tests/vm/tests/%.c,$(BUILD)/tests/vm/%,$(wildcard tests/vm/tests/*.c))
 .SECONDARY: $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(wildcard tests/vm/tests/*.c))
@@ -201,6 +208,7 @@ $(BUILD)/tests/vm/%: $(BUILD)/tests/vm/tests/%.o $(call obj,$(call src,tests/vm/
 
 check-vm: KMOD_KERNELS = 6.1 6.12
 check-vm-debug: KMOD_KERNELS = $(if $(DEBUG_KERNEL)$(wildcard $(CACHE)/kernels/debug-own/release),debug)
+check-vm: kmod-plants
 check-vm check-vm-debug: deps-vm
 	@$(MAKE) --no-print-directory -s -j$$(nproc) vm-programs
 	@for kernel in $(KMOD_KERNELS); do $(MAKE) --no-print-directory -s -j$$(nproc) kmod-$$kernel || exit 1; done

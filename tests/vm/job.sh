@@ -17,10 +17,15 @@ unload() {
 	return 1
 }
 
-free_kib() {
+# Memory that the kernel does not know whom it gave to: what a module takes and forgets is there.
+# What each processor keeps for itself is free, too.
+unknown_kib() {
 	sync
 	echo 3 >/proc/sys/vm/drop_caches
-	awk '/^MemFree:/ {print $2}' /proc/meminfo
+	awk '/^MemTotal:/ {sum += $2}
+		/^(MemFree|Buffers|Cached|AnonPages|Slab|KernelStack|PageTables|Percpu|VmallocUsed):/ {sum -= $2}
+		/^ +count:/ {sum -= 4 * $2}
+		END {print sum}' /proc/meminfo /proc/zoneinfo
 }
 
 program() { # NAME LIMIT_S yes|no (loaded before) [ARGUMENTS...]
@@ -61,5 +66,21 @@ scan_for_leaks() {
 planted() { # FAULT
 	echo "vm: planted $1" >/dev/kmsg
 	insmod /modules/planted.ko "fault=$1" && rmmod planted
+	echo "vm: planted end" >/dev/kmsg
+}
+
+# The module with a planted fault: PROGRAM has to fail, or memory to be lost. It may stay loaded.
+plant() { # FAULT PROGRAM [ARGUMENTS...]
+	fault=$1 name=$2
+	shift 2
+	echo "vm: planted $fault-$name" >/dev/kmsg
+	before=$(unknown_kib) status=0
+	[ -e /sys/module/fabricmgr ] || insmod "/modules/plant-$fault.ko"
+	timeout -s KILL 60 "/tests/$name" "$@" >/tmp/plant 2>&1 || status=$?
+	unload >/dev/null || status=97
+	lost=$(($(unknown_kib) - before))
+	[ $lost -gt "$LOST_KIB_MAX" ] && status=98
+	grep '^not ok' /tmp/plant | head -n 3
+	echo "@plant $fault $name $status"
 	echo "vm: planted end" >/dev/kmsg
 }

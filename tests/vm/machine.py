@@ -135,6 +135,8 @@ class Machine:
             "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
             "-kernel", image, "-initrd", f"{folder}/initrd",
             "-append", "console=ttyS0 quiet panic=-1 oops=panic tsc=reliable printk.devkmsg=on init_on_alloc=0 "
+                       # A machine that has to wait for its host is no fault of the module's.
+                       "watchdog_thresh=60 rcupdate.rcu_cpu_stall_timeout=120 "
                        f"kfence.sample_interval=100 {command_line}",
             "-serial", f"file:{self.log_path}",
             "-serial", "mon:stdio" if is_person else f"file:{self.output_path}", *options]
