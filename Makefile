@@ -34,7 +34,7 @@ OPT_tsan := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
 # Kill points for the crash tests (libfabricmgr/include/fabricmgr_kill_point.h).
 OPT_kill := -O2 -g -DFM_KILL_POINTS
 OPT := $(OPT_$(VARIANT))
-# Kernels: as fast as they get; for sanitizers, a quarter of the time to compile (see kernels/cpu/avx512.h).
+# Kernels: as fast as they get; for sanitizers, a quarter of the time to compile (see kernels/cpu/inline.h).
 OPT_KERNELS := $(if $(filter asan tsan,$(VARIANT)),-O2,-O3)
 ifeq ($(OPT),)
 $(error VARIANT=$(VARIANT) is not known: use release, asan, tsan, clang or kill)

@@ -17,6 +17,7 @@ enum {
 	FM_LANES = 16,		  /* rows of a weight group; partial sums of a reduction */
 	FM_BLOCK_COLUMNS = 32,	  /* columns that share a scale, in weights and activations */
 	FM_TILE_TOKENS = 16,	  /* tokens of an activation tile */
+	FM_LEVEL_COLUMNS = 64,	  /* columns of a level tile */
 	FM_ATTENTION_TOKENS = 16, /* tokens of a KV block: the step of the online softmax */
 	FM_ATTENTION_HEAD_MAX = 256,
 };
@@ -42,10 +43,12 @@ enum fm_format {
 /*
  * A matrix of @rows outputs and @columns inputs, repacked so that one vector holds 16 rows: group
  * after group of 16 rows, each group block after block of the format's columns. The last group is
- * filled up with zeros.
+ * filled up with zeros. A level one has integers for the scales of its blocks and one float for
+ * each row, w ~ scale * (d * (q - offset) + m) in 16 bits: a row's sum is one of integers, then.
  */
 struct fm_matrix {
 	enum fm_format format;
+	bool is_level; /* for product_level; else for the other products and rows */
 	uint32_t rows, columns; /* columns: a multiple of 32; of 256 for Q4_K, Q5_K, Q6_K */
 	size_t group_bytes;
 	uint8_t *data; /* aligned to 64; groups * group_bytes */
@@ -59,6 +62,9 @@ static inline size_t fm_matrix_groups(const struct fm_matrix *matrix)
 /* Bytes of a packed group of 16 rows, and of one row as GGUF stores it. */
 size_t fm_format_group_bytes(enum fm_format format, uint32_t columns);
 size_t fm_format_row_bytes(enum fm_format format, uint32_t columns);
+/* The former for a level matrix, and which formats may be level. */
+size_t fm_format_level_group_bytes(enum fm_format format, uint32_t columns);
+bool fm_format_may_be_level(enum fm_format format);
 const char *fm_format_name(enum fm_format format);
 /* The format with this number in GGUF files; false when there is none. */
 bool fm_format_find(uint32_t gguf_type, enum fm_format *out);
@@ -84,6 +90,22 @@ struct fm_tile {
 	int32_t sum[FM_TILE_TOKENS];	  /* of the integers, exact */
 	int32_t half_sum[FM_TILE_TOKENS]; /* of those of the first 16 columns */
 } __attribute__((aligned(64)));
+
+/*
+ * The same for level matrices, 64 columns of up to 16 tokens: x ~ scale * (256 * q[0] + q[1]), with
+ * one scale for all of a token's columns. Columns beyond the last are zeros. Tiles stand in the
+ * order [token / 16][column / 64].
+ */
+struct fm_level_tile {
+	int8_t q[2][FM_TILE_TOKENS][FM_LEVEL_COLUMNS];
+	/* Of q[0] and q[1], of the first and the last 32 columns; the second number stays 0. */
+	int16_t sum[2][2][FM_TILE_TOKENS][2];
+} __attribute__((aligned(64)));
+
+static inline size_t fm_level_tiles(uint32_t columns)
+{
+	return (columns + FM_LEVEL_COLUMNS - 1) / FM_LEVEL_COLUMNS;
+}
 
 /* ---- attention ---------------------------------------------------------------------------- */
 
@@ -126,6 +148,13 @@ struct fm_kernels {
 	void (*product_integer)(const struct fm_matrix *matrix, size_t first_group,
 				size_t end_group, const struct fm_tile *tiles, bool is_fine,
 				size_t n_tokens, float *const *out);
+	/* Writes row @token of the level tiles of one tile row, and the row's scale. */
+	void (*quantise_level)(struct fm_level_tile *tiles, size_t token, const float *x, size_t n,
+			       float *scale);
+	/* out[token][row] of a level matrix: integers, exact, then the two scales. */
+	void (*product_level)(const struct fm_matrix *matrix, size_t first_group, size_t end_group,
+			      const struct fm_level_tile *tiles, const float *scales,
+			      size_t n_tokens, float *const *out);
 	/* The same with float32 activations x[token][columns]; each row's sum in column order. */
 	void (*product_float)(const struct fm_matrix *matrix, size_t first_group, size_t end_group,
 			      const float *x, size_t n_tokens, float *const *out);

@@ -28,18 +28,91 @@ static void rows_destroy(struct fm_rows *rows)
 	free(rows->rows);
 }
 
-/* Zeroed: rows of tokens that are not there are computed with, and their results thrown away. */
-static bool tiles_create(struct fm_tiles *tiles, size_t n_tokens, uint32_t columns, bool is_fine)
+static void *zeroed(size_t bytes)
 {
-	size_t bytes =
-		n_tokens / FM_TILE_TOKENS * (columns / FM_BLOCK_COLUMNS) * sizeof(struct fm_tile);
+	void *out = aligned_alloc(64, (bytes + 63) / 64 * 64);
+
+	if (out)
+		memset(out, 0, bytes);
+	return out;
+}
+
+/* The kinds of activations that matrices take. */
+struct wanted {
+	bool blocks, level;
+};
+
+static struct wanted want(const struct fm_matrix *const *matrices, size_t n)
+{
+	struct wanted wanted = {0};
+
+	for (size_t i = 0; i < n; i++) {
+		wanted.level |= matrices[i]->is_level;
+		wanted.blocks |=
+			!matrices[i]->is_level && fm_format_is_quantised(matrices[i]->format);
+	}
+	return wanted;
+}
+
+/* Zeroed: rows of tokens that are not there are computed with, and their results thrown away. */
+static bool tiles_create(struct fm_tiles *tiles, struct wanted wanted, size_t n_tokens,
+			 uint32_t columns, bool is_fine)
+{
+	const size_t n_rows = n_tokens / FM_TILE_TOKENS;
 
 	tiles->columns = columns;
 	tiles->is_fine = is_fine;
-	tiles->data = aligned_alloc(64, bytes);
-	if (tiles->data)
-		memset(tiles->data, 0, bytes);
-	return tiles->data;
+	if (wanted.blocks)
+		tiles->data = zeroed(n_rows * (columns / FM_BLOCK_COLUMNS) * sizeof(*tiles->data));
+	if (wanted.level) {
+		tiles->level = zeroed(n_rows * fm_level_tiles(columns) * sizeof(*tiles->level));
+		tiles->level_scales = zeroed(n_tokens * sizeof(*tiles->level_scales));
+	}
+	return (tiles->data || !wanted.blocks) &&
+	       ((tiles->level && tiles->level_scales) || !wanted.level);
+}
+
+static void tiles_destroy(struct fm_tiles *tiles)
+{
+	free(tiles->data);
+	free(tiles->level);
+	free(tiles->level_scales);
+}
+
+/* In integers, what the layers' matrices take: each kind of activation that one of them wants. */
+static bool all_tiles_create(const struct fm_model *model, struct fm_buffers *buffers, size_t n)
+{
+	const struct fm_model_info *info = &model->info;
+	const bool is_fine = model->options.precision == FM_PRECISION_Q16;
+	const struct fm_matrix *output = &model->weights.output;
+	struct wanted normed = {0}, heads = {0}, gate = {0};
+
+	if (model->options.precision == FM_PRECISION_F32)
+		return true;
+	for (uint32_t i = 0; i < info->n_layers; i++) {
+		const struct fm_layer *layer = &model->weights.layers[i];
+		const struct fm_matrix *after_norm[] = {&layer->q, &layer->k, &layer->v,
+							&layer->gate, &layer->up};
+		const struct fm_matrix *after_heads = &layer->attention_output;
+		const struct fm_matrix *after_gate = &layer->down;
+		struct wanted more[3] = {want(after_norm, 5), want(&after_heads, 1),
+					 want(&after_gate, 1)};
+
+		normed.blocks |= more[0].blocks;
+		normed.level |= more[0].level;
+		heads.blocks |= more[1].blocks;
+		heads.level |= more[1].level;
+		gate.blocks |= more[2].blocks;
+		gate.level |= more[2].level;
+	}
+	return tiles_create(&buffers->normed_tiles, normed, n, info->dim,
+			    is_fine || FM_FINE_NORMED) &&
+	       tiles_create(&buffers->heads_tiles, heads, n, info->n_heads * info->head_dim,
+			    is_fine || FM_FINE_HEADS) &&
+	       tiles_create(&buffers->gate_tiles, gate, n, info->ffn_dim,
+			    is_fine || FM_FINE_GATE) &&
+	       tiles_create(&buffers->output_tiles, want(&output, 1), n, info->dim,
+			    is_fine || FM_FINE_OUTPUT);
 }
 
 int fm_buffers_reserve(struct fm_model *model, size_t n_tokens)
@@ -48,14 +121,12 @@ int fm_buffers_reserve(struct fm_model *model, size_t n_tokens)
 	const uint32_t q = info->n_heads * info->head_dim, kv = info->n_kv_heads * info->head_dim;
 	struct fm_buffers *buffers = &model->buffers;
 	size_t n = FM_TILE_TOKENS;
-	bool is_fine;
 
 	if (n_tokens <= buffers->capacity)
 		return 0;
 	while (n < n_tokens)
 		n *= 2;
 	fm_buffers_destroy(buffers);
-	is_fine = model->options.precision == FM_PRECISION_Q16;
 	buffers->tokens = calloc(n, sizeof(*buffers->tokens));
 	buffers->runs = calloc(n, sizeof(*buffers->runs));
 	buffers->logits = calloc(n, sizeof(*buffers->logits));
@@ -65,11 +136,7 @@ int fm_buffers_reserve(struct fm_model *model, size_t n_tokens)
 	    !rows_create(&buffers->k, n, kv) || !rows_create(&buffers->v, n, kv) ||
 	    !rows_create(&buffers->heads, n, q) || !rows_create(&buffers->gate, n, info->ffn_dim) ||
 	    !rows_create(&buffers->up, n, info->ffn_dim) ||
-	    !rows_create(&buffers->product, n, info->dim) ||
-	    !tiles_create(&buffers->normed_tiles, n, info->dim, is_fine || FM_FINE_NORMED) ||
-	    !tiles_create(&buffers->heads_tiles, n, q, is_fine || FM_FINE_HEADS) ||
-	    !tiles_create(&buffers->gate_tiles, n, info->ffn_dim, is_fine || FM_FINE_GATE) ||
-	    !tiles_create(&buffers->output_tiles, n, info->dim, is_fine || FM_FINE_OUTPUT) ||
+	    !rows_create(&buffers->product, n, info->dim) || !all_tiles_create(model, buffers, n) ||
 	    !buffers->tokens || !buffers->runs || !buffers->logits || !buffers->logits_token) {
 		fm_buffers_destroy(buffers);
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory for the activations of %zu tokens", n);
@@ -89,10 +156,10 @@ void fm_buffers_destroy(struct fm_buffers *buffers)
 	rows_destroy(&buffers->gate);
 	rows_destroy(&buffers->up);
 	rows_destroy(&buffers->product);
-	free(buffers->normed_tiles.data);
-	free(buffers->heads_tiles.data);
-	free(buffers->gate_tiles.data);
-	free(buffers->output_tiles.data);
+	tiles_destroy(&buffers->normed_tiles);
+	tiles_destroy(&buffers->heads_tiles);
+	tiles_destroy(&buffers->gate_tiles);
+	tiles_destroy(&buffers->output_tiles);
 	free(buffers->tokens);
 	free(buffers->runs);
 	free(buffers->logits);

@@ -158,8 +158,8 @@ static int load_layer(struct fm_model *model, struct fm_loader *loader, uint32_t
 		return error;
 	for (size_t j = 0; j < sizeof(matrices) / sizeof(matrices[0]); j++) {
 		snprintf(name, sizeof(name), "blk.%u.%s.weight", i, matrices[j].name);
-		if ((error = fm_load_matrix(loader, name, matrices[j].rows, matrices[j].columns,
-					    matrices[j].matrix)))
+		if ((error = fm_load_level_matrix(loader, name, matrices[j].rows,
+						  matrices[j].columns, matrices[j].matrix)))
 			return error;
 	}
 	return 0;

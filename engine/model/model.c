@@ -101,7 +101,11 @@ static int check_all_used(const struct fm_model *model, const struct fm_loader *
 
 static int load(struct fm_model *model, const struct fm_architecture *architecture)
 {
-	struct fm_loader loader = {.file = model->file, .threads = model->threads};
+	struct fm_loader loader = {
+		.file = model->file,
+		.threads = model->threads,
+		.may_be_level = model->options.precision == FM_PRECISION_Q16,
+	};
 	int error;
 
 	model->weights.layers = calloc(model->info.n_layers, sizeof(*model->weights.layers));
@@ -121,7 +125,7 @@ static int load(struct fm_model *model, const struct fm_architecture *architectu
 
 static void name_things(struct fm_model *model)
 {
-	snprintf(model->numerics_id, sizeof(model->numerics_id), "fm-cpu-1/%s/kv-%s",
+	snprintf(model->numerics_id, sizeof(model->numerics_id), "fm-cpu-2/%s/kv-%s",
 		 model->options.precision == FM_PRECISION_Q8	? "q8"
 		 : model->options.precision == FM_PRECISION_Q16 ? "q16"
 								: "f32",

@@ -21,8 +21,8 @@ struct fm_model;
 enum fm_precision {
 	FM_PRECISION_Q8,  /* activations in 8 bits with a scale for each 32, exact integer dots, and
 			   * in 16 bits where that costs little */
-	FM_PRECISION_Q16, /* activations in 16 bits everywhere: near float32, the programs' default
-			   */
+	FM_PRECISION_Q16, /* activations in 16 bits everywhere, level products where formats allow:
+			   * near float32, the programs' default */
 	FM_PRECISION_F32, /* activations in float32 throughout */
 };
 
@@ -42,7 +42,7 @@ struct fm_model_info {
 	uint64_t weight_bytes;	  /* of all tensors, as stored in the file */
 	uint64_t parameters;
 	const char *isa;	  /* the path in use */
-	const char *numerics_id;  /* e.g. "fm-cpu-1/q16/kv-f16": part of the namespace */
+	const char *numerics_id;  /* e.g. "fm-cpu-2/q16/kv-f16": part of the namespace */
 	unsigned int threads;	  /* that compute */
 };
 

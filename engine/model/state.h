@@ -42,6 +42,7 @@ struct fm_weights {
 struct fm_loader {
 	const struct gguf *file;
 	struct fm_threads *threads;
+	bool may_be_level;
 	uint8_t *arena;	  /* NULL in the first pass */
 	size_t used;	  /* bytes so far */
 	size_t n_tensors; /* asked for so far */
@@ -51,6 +52,9 @@ struct fm_loader {
 /* A tensor that must be in the file with exactly this shape, packed. */
 int fm_load_matrix(struct fm_loader *loader, const char *name, uint32_t rows, uint32_t columns,
 		   struct fm_matrix *out);
+/* The same, level where the model's precision and the format allow it: not for rows. */
+int fm_load_level_matrix(struct fm_loader *loader, const char *name, uint32_t rows,
+			 uint32_t columns, struct fm_matrix *out);
 /* A vector of F32, F16 or BF16 that must be in the file, in float32; @n is a multiple of 32. */
 int fm_load_vector(struct fm_loader *loader, const char *name, uint32_t n, float **out);
 int fm_arena_create(size_t bytes, uint8_t **out);
@@ -71,9 +75,12 @@ struct fm_rows {
 	uint32_t columns;
 };
 
-/* Integer activations of the rows of a matrix product: [token / 16][column / 32]. */
+/* Integer activations of the rows of a matrix product: [token / 16][column / 32], and those for
+ * level matrices: [token / 16][column / 64]. NULL when no matrix takes them. */
 struct fm_tiles {
 	struct fm_tile *data;
+	struct fm_level_tile *level;
+	float *level_scales; /* of each token */
 	uint32_t columns;
 	bool is_fine;
 };

@@ -7,16 +7,28 @@
  */
 #include "model/state.h"
 
-/* A float row in integers, when this model's products are in integers. */
+/* Columns of a row in integers of blocks, when a product takes them. */
 static void quantise(const struct fm_model *model, const struct fm_tiles *tiles, size_t token,
 		     size_t first_column, const float *x, size_t n)
 {
 	const size_t n_blocks = tiles->columns / FM_BLOCK_COLUMNS;
-	struct fm_tile *tile = tiles->data + token / FM_TILE_TOKENS * n_blocks;
 
-	if (model->options.precision != FM_PRECISION_F32)
-		model->kernels->quantise(tile + first_column / FM_BLOCK_COLUMNS,
+	if (tiles->data)
+		model->kernels->quantise(tiles->data + token / FM_TILE_TOKENS * n_blocks +
+						 first_column / FM_BLOCK_COLUMNS,
 					 token % FM_TILE_TOKENS, x, n, tiles->is_fine);
+}
+
+/* A whole row in level integers, when a product takes them. */
+static void quantise_level(const struct fm_model *model, const struct fm_tiles *tiles, size_t token,
+			   const float *x)
+{
+	const size_t n_tiles = fm_level_tiles(tiles->columns);
+
+	if (tiles->level)
+		model->kernels->quantise_level(tiles->level + token / FM_TILE_TOKENS * n_tiles,
+					       token % FM_TILE_TOKENS, x, tiles->columns,
+					       tiles->level_scales + token);
 }
 
 /* ---- matrix products ---------------------------------------------------------------------- */
@@ -44,6 +56,10 @@ static void product_units(void *argument, size_t first, size_t end)
 
 		if (start >= stop)
 			; /* no part of this one */
+		else if (matrix->is_level)
+			kernels->product_level(matrix, start - base, stop - base, job->tiles->level,
+					       job->tiles->level_scales, job->n_tokens,
+					       job->out[i]);
 		else if (job->model->options.precision != FM_PRECISION_F32 &&
 			 fm_format_is_quantised(matrix->format))
 			kernels->product_integer(matrix, start - base, stop - base,
@@ -155,6 +171,7 @@ static void norm_units(void *argument, size_t first, size_t end)
 			model->kernels->add(x, buffers->product.rows[i], dim);
 		model->kernels->rms_norm(normed, x, job->weight, dim, model->hyper.rms_epsilon);
 		quantise(model, &buffers->normed_tiles, i, 0, normed, dim);
+		quantise_level(model, &buffers->normed_tiles, i, normed);
 	}
 }
 
@@ -259,12 +276,23 @@ static void attention_units(void *argument, size_t first, size_t end)
 	}
 }
 
+/* A token's heads have one scale: they are all there only now. */
+static void heads_units(void *argument, size_t first, size_t end)
+{
+	struct fm_model *model = argument;
+
+	for (size_t i = first; i < end; i++)
+		quantise_level(model, &model->buffers.heads_tiles, i, model->buffers.heads.rows[i]);
+}
+
 void fm_step_attention(struct fm_model *model, uint32_t layer)
 {
 	struct layer_job job = {.model = model, .layer = layer};
 
 	fm_threads_run(model->threads, model->buffers.n_runs * model->info.n_kv_heads, 1,
 		       attention_units, &job);
+	if (model->buffers.heads_tiles.level)
+		fm_threads_run(model->threads, model->buffers.n, 4, heads_units, model);
 }
 
 /* Units: slices of 32 columns, token after token. */
@@ -288,11 +316,26 @@ static void silu_units(void *argument, size_t first, size_t end)
 	}
 }
 
+/* Units: tokens, when all of a token's columns have one scale. */
+static void silu_rows(void *argument, size_t first, size_t end)
+{
+	struct fm_model *model = argument;
+	const struct fm_buffers *buffers = &model->buffers;
+	const size_t n_slices = model->info.ffn_dim / FM_BLOCK_COLUMNS;
+
+	silu_units(argument, first * n_slices, end * n_slices);
+	for (size_t i = first; i < end; i++)
+		quantise_level(model, &buffers->gate_tiles, i, buffers->gate.rows[i]);
+}
+
 void fm_step_silu(struct fm_model *model)
 {
 	const size_t n_slices = model->info.ffn_dim / FM_BLOCK_COLUMNS;
 
-	fm_threads_run(model->threads, model->buffers.n * n_slices, 24, silu_units, model);
+	if (model->buffers.gate_tiles.level)
+		fm_threads_run(model->threads, model->buffers.n, 1, silu_rows, model);
+	else
+		fm_threads_run(model->threads, model->buffers.n * n_slices, 24, silu_units, model);
 }
 
 /* ---- logits ------------------------------------------------------------------------------- */
@@ -312,6 +355,7 @@ static void output_norm_units(void *argument, size_t first, size_t end)
 		model->kernels->rms_norm(normed, x, model->weights.output_norm, dim,
 					 model->hyper.rms_epsilon);
 		quantise(model, &buffers->output_tiles, i, 0, normed, dim);
+		quantise_level(model, &buffers->output_tiles, i, normed);
 	}
 }
 

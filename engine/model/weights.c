@@ -85,8 +85,8 @@ static void pack(void *argument, size_t first, size_t end)
 	fm_matrix_pack(job->matrix, job->tensor, first, end);
 }
 
-int fm_load_matrix(struct fm_loader *loader, const char *name, uint32_t rows, uint32_t columns,
-		   struct fm_matrix *out)
+static int load_matrix(struct fm_loader *loader, const char *name, uint32_t rows, uint32_t columns,
+		       bool may_be_level, struct fm_matrix *out)
 {
 	const char *path = gguf_path(loader->file);
 	const struct gguf_tensor *tensor;
@@ -109,7 +109,9 @@ int fm_load_matrix(struct fm_loader *loader, const char *name, uint32_t rows, ui
 			       rows * fm_format_row_bytes(out->format, columns));
 	out->rows = rows;
 	out->columns = columns;
-	out->group_bytes = fm_format_group_bytes(out->format, columns);
+	out->is_level = may_be_level && fm_format_may_be_level(out->format);
+	out->group_bytes = out->is_level ? fm_format_level_group_bytes(out->format, columns)
+					 : fm_format_group_bytes(out->format, columns);
 	out->data = take(loader, fm_matrix_groups(out) * out->group_bytes);
 	if (!out->data)
 		return 0;
@@ -117,6 +119,18 @@ int fm_load_matrix(struct fm_loader *loader, const char *name, uint32_t rows, ui
 	fm_threads_run(loader->threads, fm_matrix_groups(out), 4, pack, &job);
 	release_pages(tensor);
 	return 0;
+}
+
+int fm_load_matrix(struct fm_loader *loader, const char *name, uint32_t rows, uint32_t columns,
+		   struct fm_matrix *out)
+{
+	return load_matrix(loader, name, rows, columns, false, out);
+}
+
+int fm_load_level_matrix(struct fm_loader *loader, const char *name, uint32_t rows,
+			 uint32_t columns, struct fm_matrix *out)
+{
+	return load_matrix(loader, name, rows, columns, loader->may_be_level, out);
 }
 
 int fm_load_vector(struct fm_loader *loader, const char *name, uint32_t n, float **out)

@@ -18,12 +18,17 @@ static void attention(const struct fm_attention *job, const float *q, float *out
 
 #define KERNELS                                                                                    \
 	.rms_norm = fm_generic_rms_norm, .add = fm_generic_add, .rope = fm_generic_rope,           \
-	.silu_multiply = fm_generic_silu_multiply, .quantise = fm_avx512_quantise,                \
+	.silu_multiply = fm_generic_silu_multiply, .quantise = fm_avx512_quantise,                 \
 	.store_kv = fm_generic_store_kv, .attention = attention,                                   \
-	.product_float = fm_avx512_product_float, .row = fm_generic_row
+	.quantise_level = fm_avx512_quantise_level, .product_float = fm_avx512_product_float,      \
+	.row = fm_generic_row
 
-const struct fm_kernels fm_kernels_avx512 = {
-	.isa = "avx512", .product_integer = fm_avx512_product_integer, KERNELS};
+const struct fm_kernels fm_kernels_avx512 = {.isa = "avx512",
+					     .product_integer = fm_avx512_product_integer,
+					     .product_level = fm_avx512_product_level,
+					     KERNELS};
 
-const struct fm_kernels fm_kernels_amx = {
-	.isa = "amx", .product_integer = fm_amx_product_integer, KERNELS};
+const struct fm_kernels fm_kernels_amx = {.isa = "amx",
+					  .product_integer = fm_amx_product_integer,
+					  .product_level = fm_amx_product_level,
+					  KERNELS};

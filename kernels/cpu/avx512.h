@@ -9,21 +9,18 @@
 
 #include <kernels.h>
 
-/* Each format and each size gets code of its own by inlining, except with sanitizers: their checks
- * in all those copies take minutes to compile and find no more than in one. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define INLINE static __attribute__((unused))
-#define UNROLL
-#else
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
+#include "inline.h"
 
 void fm_avx512_quantise(struct fm_tile *tiles, size_t token, const float *x, size_t n,
 			bool is_fine);
 void fm_avx512_product_integer(const struct fm_matrix *matrix, size_t first_group, size_t end_group,
 			       const struct fm_tile *tiles, bool is_fine, size_t n_tokens,
 			       float *const *out);
+void fm_avx512_quantise_level(struct fm_level_tile *tiles, size_t token, const float *x, size_t n,
+			      float *scale);
+void fm_avx512_product_level(const struct fm_matrix *matrix, size_t first_group, size_t end_group,
+			     const struct fm_level_tile *tiles, const float *scales,
+			     size_t n_tokens, float *const *out);
 void fm_avx512_product_float(const struct fm_matrix *matrix, size_t first_group, size_t end_group,
 			     const float *x, size_t n_tokens, float *const *out);
 /* False when there is no hand-written code for the head's size. */

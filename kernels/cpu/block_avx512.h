@@ -13,6 +13,8 @@
 #include "avx512.h"
 #include "formats.h"
 
+enum { FETCH_AHEAD = 4096 }; /* bytes */
+
 struct block {
 	__m512i u[8];	/* quads of columns, unsigned bytes */
 	__m512 d[2], m; /* d of the halves of the columns; the second only with two factors */
@@ -95,6 +97,15 @@ INLINE void load_block(enum fm_format format, const uint8_t *group, size_t index
 		block->m = _mm512_xor_ps(_mm512_mul_ps(block->m, factors(at + FM_LANES)),
 					 _mm512_set1_ps(-0.0f));
 	load_integers(traits->bits, block, packed + fm_packed_body_at(format, index));
+}
+
+/* Weights come from memory one after the other, faster than the processor itself would ask for
+ * them: as far ahead as it takes them to arrive. */
+INLINE void fetch_ahead(const uint8_t *at, size_t bytes)
+{
+	UNROLL
+	for (size_t i = 0; i < bytes; i += 64)
+		_mm_prefetch((const char *)at + FETCH_AHEAD + i, _MM_HINT_T0);
 }
 
 /* The rows of a group that the matrix has. */

@@ -93,4 +93,23 @@ static inline const uint8_t *fm_packed_block(enum fm_format format, const uint8_
 	return group + block * fm_packed_bytes(format);
 }
 
+/* ---- level matrices ------------------------------------------------------------------------ */
+
+/* X(name) for each format that may be level. */
+#define FM_LEVEL_FORMATS(X) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q4_K) X(Q5_K)
+
+/*
+ * A level group: for each 32 columns an int16 d for each row, or with a minimum m and d,
+ * [row][m, d]; then the integers as above. After the last, a float for each row: its scale.
+ */
+static inline size_t fm_level_head_bytes(enum fm_format format)
+{
+	return (fm_formats[format].has_minimum ? 2 : 1) * FM_LANES * sizeof(int16_t);
+}
+
+static inline size_t fm_level_block_bytes(enum fm_format format)
+{
+	return fm_level_head_bytes(format) + fm_packed_body_bytes(format);
+}
+
 #endif

@@ -492,11 +492,15 @@ FM_GENERIC void fm_generic_product_float(const struct fm_matrix *matrix, size_t 
 	}
 }
 
+#include "generic_level.h"
+
+/* All of the table but the level products, which each path but the portable one has its own of. */
 #define FM_GENERIC_KERNELS                                                                         \
 	.rms_norm = fm_generic_rms_norm, .add = fm_generic_add, .rope = fm_generic_rope,           \
 	.silu_multiply = fm_generic_silu_multiply, .quantise = fm_generic_quantise,                \
 	.store_kv = fm_generic_store_kv, .attention = fm_generic_attention,                        \
-	.product_integer = fm_generic_product_integer, .product_float = fm_generic_product_float,  \
+	.product_integer = fm_generic_product_integer,                                             \
+	.quantise_level = fm_generic_quantise_level, .product_float = fm_generic_product_float,    \
 	.row = fm_generic_row
 
 #endif

@@ -11,15 +11,7 @@
 
 #include "formats.h"
 #include "half.h"
-
-enum { COLUMNS_MAX = 256, PARTS_MAX = COLUMNS_MAX / FM_BLOCK_COLUMNS };
-
-/* One row's block of the file. */
-struct unpacked {
-	const uint8_t *d, *m; /* half floats */
-	uint8_t factors[PARTS_MAX][2];
-	uint8_t q[COLUMNS_MAX]; /* raised by the format's offset */
-};
+#include "pack.h"
 
 size_t fm_format_group_bytes(enum fm_format format, uint32_t columns)
 {
@@ -54,7 +46,7 @@ bool fm_format_find(uint32_t gguf_type, enum fm_format *out)
 
 /* ---- the file's blocks -------------------------------------------------------------------- */
 
-static void read_q8_0(const uint8_t *from, struct unpacked *out)
+static void read_q8_0(const uint8_t *from, struct fm_unpacked *out)
 {
 	out->d = from;
 	for (int i = 0; i < 32; i++)
@@ -82,27 +74,27 @@ static void read_fifth_bits(const uint8_t *from, uint8_t *q)
 	}
 }
 
-static void read_q4_0(const uint8_t *from, struct unpacked *out)
+static void read_q4_0(const uint8_t *from, struct fm_unpacked *out)
 {
 	out->d = from;
 	read_nibbles(from + 2, out->q, 16);
 }
 
-static void read_q4_1(const uint8_t *from, struct unpacked *out)
+static void read_q4_1(const uint8_t *from, struct fm_unpacked *out)
 {
 	out->d = from;
 	out->m = from + 2;
 	read_nibbles(from + 4, out->q, 16);
 }
 
-static void read_q5_0(const uint8_t *from, struct unpacked *out)
+static void read_q5_0(const uint8_t *from, struct fm_unpacked *out)
 {
 	out->d = from;
 	read_nibbles(from + 6, out->q, 16);
 	read_fifth_bits(from + 2, out->q);
 }
 
-static void read_q5_1(const uint8_t *from, struct unpacked *out)
+static void read_q5_1(const uint8_t *from, struct fm_unpacked *out)
 {
 	out->d = from;
 	out->m = from + 2;
@@ -112,7 +104,7 @@ static void read_q5_1(const uint8_t *from, struct unpacked *out)
 
 /* d, m, and 8 pairs of 6-bit factors in 12 bytes: the first four pairs in the low bits of bytes
  * 0..7; the others have 4 bits in bytes 8..11 and 2 in the high bits of bytes 0..7. */
-static void read_k_scales(const uint8_t *from, struct unpacked *out)
+static void read_k_scales(const uint8_t *from, struct fm_unpacked *out)
 {
 	const uint8_t *bytes = from + 4;
 
@@ -126,14 +118,14 @@ static void read_k_scales(const uint8_t *from, struct unpacked *out)
 	}
 }
 
-static void read_q4_k(const uint8_t *from, struct unpacked *out)
+static void read_q4_k(const uint8_t *from, struct fm_unpacked *out)
 {
 	read_k_scales(from, out);
 	for (int i = 0; i < 4; i++)
 		read_nibbles(from + 16 + 32 * i, out->q + 64 * i, 32);
 }
 
-static void read_q5_k(const uint8_t *from, struct unpacked *out)
+static void read_q5_k(const uint8_t *from, struct fm_unpacked *out)
 {
 	read_k_scales(from, out);
 	for (int i = 0; i < 4; i++)
@@ -144,7 +136,7 @@ static void read_q5_k(const uint8_t *from, struct unpacked *out)
 			out->q[32 * i + j] |= (uint8_t)((from[16 + j] >> i & 1) << 4);
 }
 
-static void read_q6_k(const uint8_t *from, struct unpacked *out)
+static void read_q6_k(const uint8_t *from, struct fm_unpacked *out)
 {
 	for (int half = 0; half < 2; half++) {
 		const uint8_t *high = from + 128 + 32 * half;
@@ -160,7 +152,7 @@ static void read_q6_k(const uint8_t *from, struct unpacked *out)
 	out->d = from + 208;
 }
 
-static void (*const readers[FM_FORMAT_COUNT])(const uint8_t *from, struct unpacked *out) = {
+static void (*const readers[FM_FORMAT_COUNT])(const uint8_t *from, struct fm_unpacked *out) = {
 	[FM_FORMAT_Q8_0] = read_q8_0, [FM_FORMAT_Q4_0] = read_q4_0, [FM_FORMAT_Q4_1] = read_q4_1,
 	[FM_FORMAT_Q5_0] = read_q5_0, [FM_FORMAT_Q5_1] = read_q5_1, [FM_FORMAT_Q4_K] = read_q4_k,
 	[FM_FORMAT_Q5_K] = read_q5_k, [FM_FORMAT_Q6_K] = read_q6_k,
@@ -175,8 +167,13 @@ static void pack_elements(uint8_t *to, const uint8_t *from, size_t row, size_t s
 		memcpy(to + (i * FM_LANES + row) * size, from + i * size, size);
 }
 
-/* 32 integers of one row, four at a time. */
-static void pack_integers(uint8_t *body, unsigned int bits, size_t row, const uint8_t *q)
+void fm_unpack(enum fm_format format, const uint8_t *from, struct fm_unpacked *out)
+{
+	readers[format](from, out);
+}
+
+/* Four at a time. */
+void fm_pack_integers(uint8_t *body, unsigned int bits, size_t row, const uint8_t *q)
 {
 	enum { QUAD = FM_LANES * 4 }; /* bytes of four columns */
 	uint8_t *at = body + row * 4, *high = body + 4 * QUAD;
@@ -208,7 +205,7 @@ static void pack_integers(uint8_t *body, unsigned int bits, size_t row, const ui
 static void pack_block(enum fm_format format, uint8_t *to, const uint8_t *from, size_t row)
 {
 	const struct fm_format_traits *traits = &fm_formats[format];
-	struct unpacked block;
+	struct fm_unpacked block;
 
 	if (traits->bits >= 16) {
 		pack_elements(to, from, row, traits->bits / 8);
@@ -225,8 +222,8 @@ static void pack_block(enum fm_format format, uint8_t *to, const uint8_t *from, 
 			factors[row] = block.factors[i][0];
 			factors[row + FM_LANES] = block.factors[i][1];
 		}
-		pack_integers(to + fm_packed_body_at(format, i), traits->bits, row,
-			      block.q + i * FM_BLOCK_COLUMNS);
+		fm_pack_integers(to + fm_packed_body_at(format, i), traits->bits, row,
+				 block.q + i * FM_BLOCK_COLUMNS);
 	}
 }
 
@@ -237,6 +234,10 @@ void fm_matrix_pack(const struct fm_matrix *matrix, const void *tensor, size_t f
 	const size_t packed_bytes = fm_packed_bytes(matrix->format);
 	const size_t n_blocks = matrix->columns / fm_formats[matrix->format].file_columns;
 
+	if (matrix->is_level) {
+		fm_pack_level(matrix, tensor, first_group, end_group);
+		return;
+	}
 	for (size_t group = first_group; group < end_group; group++) {
 		uint8_t *to = matrix->data + group * matrix->group_bytes;
 

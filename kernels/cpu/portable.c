@@ -6,4 +6,5 @@
 #include "generic.h"
 #include "paths.h"
 
-const struct fm_kernels fm_kernels_portable = {.isa = "portable", FM_GENERIC_KERNELS};
+const struct fm_kernels fm_kernels_portable = {
+	.isa = "portable", FM_GENERIC_KERNELS, .product_level = fm_generic_product_level};

@@ -67,6 +67,8 @@ INLINE void integer_tile(enum fm_format format, bool is_fine, size_t groups, siz
 {
 	const size_t n_blocks = matrix->columns / FM_BLOCK_COLUMNS;
 	const uint8_t *data = matrix->data + group * matrix->group_bytes;
+	const size_t parts = fm_formats[format].file_columns / FM_BLOCK_COLUMNS;
+	const size_t block_bytes = fm_packed_bytes(format) / parts; /* of 32 columns, about */
 	__m512 sums[4][FM_TILE_TOKENS];
 
 	UNROLL
@@ -80,6 +82,9 @@ INLINE void integer_tile(enum fm_format format, bool is_fine, size_t groups, siz
 			struct block block;
 
 			load_block(format, data + g * matrix->group_bytes, index, &block);
+			if (tokens <= 4) /* with more, memory is fast enough */
+				fetch_ahead(data + g * matrix->group_bytes + index * block_bytes,
+					    block_bytes);
 			UNROLL
 			for (size_t t = 0; t < tokens; t++)
 				sums[g][t] =
@@ -178,7 +183,7 @@ INLINE void unpack_integers(enum fm_format format, const uint8_t *group, size_t 
 }
 
 #define UNPACK(name)                                                                               \
-	static void unpack_##name(const uint8_t *group, size_t index, float (*w)[FM_LANES])        \
+	static void unpack_##name(const uint8_t *group, size_t index, float(*w)[FM_LANES])         \
 	{                                                                                          \
 		unpack_integers(FM_FORMAT_##name, group, index, w);                                \
 	}

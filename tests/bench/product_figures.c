@@ -139,6 +139,57 @@ static double product(const struct fm_kernels *kernels, enum fm_format format, u
 	return (double)rows * columns * (double)n / best;
 }
 
+/* The same for a level matrix. */
+static double level_product(const struct fm_kernels *kernels, enum fm_format format, uint32_t rows,
+			    uint32_t columns, size_t n)
+{
+	struct fm_matrix matrix = {
+		.format = format, .is_level = true, .rows = rows, .columns = columns};
+	size_t n_tiles = fm_level_tiles(columns);
+	size_t tiles_bytes =
+		(n + FM_TILE_TOKENS - 1) / FM_TILE_TOKENS * n_tiles * sizeof(struct fm_level_tile);
+	struct fm_level_tile *tiles = bytes(tiles_bytes);
+	float *x = bytes(columns * sizeof(*x)), *results = bytes(n * rows * sizeof(*results));
+	float **out = bytes(n * sizeof(*out)), *scales = bytes(n * sizeof(*scales));
+	double best = 1e9;
+
+	matrix.group_bytes = fm_format_level_group_bytes(format, columns);
+	matrix.data = bytes(fm_matrix_groups(&matrix) * matrix.group_bytes);
+	memset(matrix.data, 0x11, fm_matrix_groups(&matrix) * matrix.group_bytes);
+	memset(tiles, 0, tiles_bytes);
+	for (uint32_t i = 0; i < columns; i++)
+		x[i] = (float)(i * 37 % 101) - 50.0f;
+	for (size_t i = 0; i < n; i++) {
+		out[i] = results + i * rows;
+		kernels->quantise_level(tiles + i / FM_TILE_TOKENS * n_tiles, i % FM_TILE_TOKENS, x,
+					columns, scales + i);
+	}
+	for (int round = 0; round < ROUNDS; round++) {
+		double start = own_time();
+
+		kernels->product_level(&matrix, 0, fm_matrix_groups(&matrix), tiles, scales, n,
+				       out);
+		start = own_time() - start;
+		best = start < best ? start : best;
+	}
+	free(matrix.data);
+	free(tiles);
+	free(x);
+	free(results);
+	free(scales);
+	free(out);
+	return (double)rows * columns * (double)n / best;
+}
+
+static void print_product(bool is_first, enum fm_format format, uint32_t rows, uint32_t columns,
+			  size_t tokens, const char *bits, double rate)
+{
+	printf("%s\n{\"format\":\"%s\",\"rows\":%u,\"columns\":%u,\"tokens\":%zu,\"bits\":\"%s\","
+	       "\"gmac\":%.4g}",
+	       is_first ? "" : ",", fm_format_name(format), rows, columns, tokens, bits,
+	       rate / 1e9);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
@@ -165,16 +216,19 @@ int main(int argc, char **argv)
 	}
 	most = peak(argv[1]);
 	printf("{\"peak\":%.4g,\"products\":[", most / 1e9);
-	for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+	for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+		enum fm_format format = shapes[i].format;
+		uint32_t rows = shapes[i].rows, columns = shapes[i].columns;
+		size_t tokens = shapes[i].tokens;
+
 		for (int is_fine = 0; is_fine < 2; is_fine++)
-			printf("%s\n{\"format\":\"%s\",\"rows\":%u,\"columns\":%u,\"tokens\":%zu,"
-			       "\"bits\":%d,\"gmac\":%.4g}",
-			       i + (size_t)is_fine ? "," : "", fm_format_name(shapes[i].format),
-			       shapes[i].rows, shapes[i].columns, shapes[i].tokens,
-			       is_fine ? 16 : 8,
-			       product(kernels, shapes[i].format, shapes[i].rows, shapes[i].columns,
-				       shapes[i].tokens, is_fine) /
-				       1e9);
+			print_product(!i && !is_fine, format, rows, columns, tokens,
+				      is_fine ? "16" : "8",
+				      product(kernels, format, rows, columns, tokens, is_fine));
+		if (fm_format_may_be_level(format))
+			print_product(false, format, rows, columns, tokens, "level",
+				      level_product(kernels, format, rows, columns, tokens));
+	}
 	printf("]}\n");
 	return 0;
 }

@@ -11,7 +11,7 @@
 /* tests/suites/fuzz.py reads these, each in one line. */
 // clang-format off
 // FUZZ_SOURCES: engine/model/*.c engine/text/tokenizer.c engine/text/pretokenizer.c engine/text/chat_template.c
-// FUZZ_SOURCES: kernels/cpu/dispatch.c kernels/cpu/pack.c kernels/cpu/portable.c libfabricmgr/base/error.c libfabricmgr/core/keys.c
+// FUZZ_SOURCES: kernels/cpu/dispatch.c kernels/cpu/pack.c kernels/cpu/pack_level.c kernels/cpu/portable.c libfabricmgr/base/error.c libfabricmgr/core/keys.c
 // FUZZ_FLAGS: -DFM_PORTABLE_ONLY -Wl,--wrap=mmap
 // FUZZ_LIBS: -lpcre2-8 -lutf8proc -lcrypto -lm -lpthread
 // clang-format on

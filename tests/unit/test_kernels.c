@@ -132,21 +132,31 @@ static void *random_tensor(enum fm_format format, uint32_t rows, uint32_t column
 	return out - n * traits->file_bytes;
 }
 
-static struct fm_matrix random_matrix(enum fm_format format, uint32_t rows, uint32_t columns,
-				      bool is_extreme)
+static struct fm_matrix pack_matrix(enum fm_format format, uint32_t rows, uint32_t columns,
+				    const void *tensor, bool is_level)
 {
 	struct fm_matrix matrix = {
 		.format = format,
+		.is_level = is_level,
 		.rows = rows,
 		.columns = columns,
-		.group_bytes = fm_format_group_bytes(format, columns),
+		.group_bytes = is_level ? fm_format_level_group_bytes(format, columns)
+					: fm_format_group_bytes(format, columns),
 	};
 	size_t bytes = fm_matrix_groups(&matrix) * matrix.group_bytes;
-	void *tensor = random_tensor(format, rows, columns, is_extreme);
 
 	matrix.data = aligned_alloc(64, (bytes + 63) / 64 * 64);
 	memset(matrix.data, 0, bytes);
 	fm_matrix_pack(&matrix, tensor, 0, fm_matrix_groups(&matrix));
+	return matrix;
+}
+
+static struct fm_matrix random_matrix(enum fm_format format, uint32_t rows, uint32_t columns,
+				      bool is_extreme)
+{
+	void *tensor = random_tensor(format, rows, columns, is_extreme);
+	struct fm_matrix matrix = pack_matrix(format, rows, columns, tensor, false);
+
 	free(tensor);
 	return matrix;
 }
@@ -203,6 +213,123 @@ START_TEST(products_are_the_same)
 			for (int mode = fm_format_is_quantised(format) ? 0 : 2; mode < 3; mode++)
 				compare_products(kernels, &matrix, tokens[j], mode);
 		free(matrix.data);
+	}
+}
+END_TEST
+
+/* Level products of @n tokens by both paths. */
+static void compare_level_products(const struct fm_kernels *kernels, const struct fm_matrix *matrix,
+				   size_t n)
+{
+	const size_t n_tiles = fm_level_tiles(matrix->columns), stride = matrix->rows + 1;
+	const size_t bytes = (n + 15) / 16 * n_tiles * sizeof(struct fm_level_tile);
+	const struct fm_kernels *paths[2] = {portable, kernels};
+	struct fm_level_tile *tiles[2];
+	float *x = random_floats(n * matrix->columns);
+	float *results[2] = {calloc(n, stride * 4), calloc(n, stride * 4)};
+	float **rows = calloc(n, sizeof(*rows)), *scales[2] = {calloc(n, 4), calloc(n, 4)};
+
+	memset(x, 0, matrix->columns * 4);		      /* one token of zeros */
+	for (size_t i = 0; n > 1 && i < matrix->columns; i++) /* and one of low bytes of -128 */
+		x[matrix->columns + i] = i ? 128.0f : 32512.0f;
+	for (int i = 0; i < 2; i++) {
+		tiles[i] = aligned_alloc(64, bytes);
+		memset(tiles[i], 0, bytes);
+		for (size_t token = 0; token < n; token++) {
+			rows[token] = results[i] + token * stride;
+			paths[i]->quantise_level(tiles[i] + token / 16 * n_tiles, token % 16,
+						 x + token * matrix->columns, matrix->columns,
+						 scales[i] + token);
+		}
+		paths[i]->product_level(matrix, 0, fm_matrix_groups(matrix), tiles[i], scales[i], n,
+					rows);
+	}
+	assert_bytes(tiles[0], tiles[1], bytes, "quantise_level");
+	assert_bytes(scales[0], scales[1], n * 4, "quantise_level");
+	assert_floats(results[0], results[1], n * stride, fm_format_name(matrix->format));
+	for (int i = 0; i < 2; i++) {
+		free(tiles[i]);
+		free(results[i]);
+		free(scales[i]);
+	}
+	free(x);
+	free(rows);
+}
+
+/* @_i / 2: the path, @_i % 2: extreme scales. */
+START_TEST(level_products_are_the_same)
+{
+	/* 100 blocks: more than the AMX path takes at once. */
+	static const uint32_t rows[] = {1, 16, 50, 96}, blocks[] = {1, 3, 100, 2};
+	static const size_t tokens[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 25, 33};
+	const struct fm_kernels *kernels = path(_i / 2);
+
+	for (int i = 0; kernels && i < FM_FORMAT_COUNT * 4; i++) {
+		enum fm_format format = (enum fm_format)(i / 4);
+		uint32_t each = fm_formats[format].file_columns;
+		uint32_t columns =
+			each * (blocks[i % 4] * 32 / each > 1 ? blocks[i % 4] * 32 / each : 1);
+		struct fm_matrix matrix;
+		void *tensor;
+
+		if (!fm_format_may_be_level(format))
+			continue;
+		tensor = random_tensor(format, rows[i % 4], columns, _i % 2);
+		matrix = pack_matrix(format, rows[i % 4], columns, tensor, true);
+		for (size_t j = 0; j < sizeof(tokens) / sizeof(tokens[0]); j++)
+			compare_level_products(kernels, &matrix, tokens[j]);
+		if (i % 4 == 0) /* more tokens than sums are kept for */
+			compare_level_products(kernels, &matrix, 300);
+		free(matrix.data);
+		free(tensor);
+	}
+}
+END_TEST
+
+/* Against float64 on the file's own numbers: 15 bits of a row's largest weight and activation. */
+START_TEST(level_products_are_right)
+{
+	enum { ROWS = 40, COLUMNS = 1536, TILES = COLUMNS / FM_LEVEL_COLUMNS };
+	static struct fm_level_tile tiles[TILES];
+	float y[ROWS], *out[1] = {y}, scale, w[COLUMNS];
+
+	path(0);
+	for (int i = 0; i < FM_FORMAT_COUNT; i++) {
+		enum fm_format format = (enum fm_format)i;
+		struct fm_matrix level, plain;
+		float *x = random_floats(COLUMNS);
+		void *tensor;
+
+		if (!fm_format_may_be_level(format)) {
+			free(x);
+			continue;
+		}
+		tensor = random_tensor(format, ROWS, COLUMNS, false);
+		level = pack_matrix(format, ROWS, COLUMNS, tensor, true);
+		plain = pack_matrix(format, ROWS, COLUMNS, tensor, false);
+		portable->quantise_level(tiles, 0, x, COLUMNS, &scale);
+		portable->product_level(&level, 0, 3, tiles, &scale, 1, out);
+		for (uint32_t row = 0; row < ROWS; row++) {
+			double sum = 0.0, largest_w = 0.0, largest_x = 0.0, size_w = 0.0,
+			       size_x = 0.0;
+
+			portable->row(&plain, row, w);
+			for (int j = 0; j < COLUMNS; j++) {
+				sum += (double)w[j] * x[j];
+				size_w += fabs((double)w[j]);
+				size_x += fabs((double)x[j]);
+				largest_w = fmax(largest_w, fabs((double)w[j]));
+				largest_x = fmax(largest_x, fabs((double)x[j]));
+			}
+			/* Half a step of each weight's d (times up to 31) and m, and of each x. */
+			ck_assert_double_lt(fabs(sum - (double)y[row]),
+					    largest_w * size_x * 16 / 16384 / 8 +
+						    largest_x * size_w / 65024 + 1e-5 * fabs(sum));
+		}
+		free(level.data);
+		free(plain.data);
+		free(tensor);
+		free(x);
 	}
 }
 END_TEST
@@ -272,6 +399,10 @@ START_TEST(packed_is_as_large_as_the_file)
 
 		ck_assert_uint_ge(packed, in_file);
 		ck_assert_uint_le(packed, in_file + in_file * 3 / 100);
+		/* A level one: at most half a bit a weight, and a scale a row. */
+		if (fm_format_may_be_level(format))
+			ck_assert_uint_le(fm_format_level_group_bytes(format, 1024),
+					  in_file + 16 * (1024 / 16 + 4));
 	}
 }
 END_TEST
@@ -420,6 +551,8 @@ int main(void)
 
 	tcase_set_timeout(tests, 300);
 	tcase_add_loop_test(tests, products_are_the_same, 0, 6);
+	tcase_add_loop_test(tests, level_products_are_the_same, 0, 6);
+	tcase_add_test(tests, level_products_are_right);
 	tcase_add_loop_test(tests, rows_are_the_same, 0, 6);
 	tcase_add_test(tests, packed_is_as_large_as_the_file);
 	tcase_add_test(tests, products_are_right);

@@ -323,7 +323,7 @@ START_TEST(bad_tokens_are_refused)
 	token.position = 64;
 	ck_assert_int_eq(fm_model_forward(model, &token, 1), FM_ERR_INVALID);
 	ck_assert_int_eq(fm_model_forward(model, NULL, 0), 0);
-	ck_assert_str_eq(fm_model_info(model)->numerics_id, "fm-cpu-1/q8/kv-f16");
+	ck_assert_str_eq(fm_model_info(model)->numerics_id, "fm-cpu-2/q8/kv-f16");
 	ck_assert_uint_eq(fm_model_block_bytes(model), 2 * 2 * 16 * 64 * 2);
 	ck_assert_int_eq(fm_model_namespace(model, NULL, &a), 0);
 	ck_assert_int_eq(fm_model_namespace(model, "salt", &b), 0);
