@@ -165,15 +165,15 @@ static bool fm_task_wants_end(struct task_struct *leader)
 	return is_ending;
 }
 
-/* Ends the waiting commands of @task, or of every task that is about to end. */
-static void fm_ring_end(struct fm_client *client, struct task_struct *task)
+/* Ends the waiting commands of tasks that are about to end. */
+static void fm_ring_end(struct fm_client *client)
 {
 	struct fm_waiting *waiting, *next;
 	LIST_HEAD(ending);
 
 	spin_lock(&client->events.lock);
 	list_for_each_entry_safe(waiting, next, &client->events.waiting, link)
-		if (task ? waiting->task == task : fm_task_wants_end(waiting->task))
+		if (fm_task_wants_end(waiting->task))
 			list_move(&waiting->link, &ending);
 	spin_unlock(&client->events.lock);
 	list_for_each_entry_safe(waiting, next, &ending, link) {
@@ -186,16 +186,20 @@ static void fm_ring_look(struct work_struct *work)
 {
 	struct fm_client *client = container_of(to_delayed_work(work), struct fm_client, ring_work);
 
-	fm_ring_end(client, NULL);
+	fm_ring_end(client);
 	if (!list_empty_careful(&client->events.waiting))
 		schedule_delayed_work(&client->ring_work, FM_RING_LOOK);
 }
 
-/* The caller closes the file: when it does so because it ends, nothing of it may keep waiting. */
+/*
+ * The caller closes the file: when it does so because it ends, nothing of it may keep waiting. Not
+ * completed here: io_uring would count the reference to the dying task among those that the task
+ * has in store, after it gave these back, and the task would never be freed.
+ */
 void fm_ring_flush(struct fm_client *client)
 {
 	if (!FM_RING_CANCEL && (current->flags & PF_EXITING))
-		fm_ring_end(client, current->group_leader);
+		mod_delayed_work(system_wq, &client->ring_work, 0);
 }
 
 void fm_ring_init(struct fm_client *client)

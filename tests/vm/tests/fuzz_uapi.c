@@ -40,11 +40,6 @@ static union {
 } buffer;
 static struct fabricmgr_events waits[4]; /* of commands that wait in the ring */
 static unsigned int waiting;
-/*
- * Where a ring's waiting command can be cancelled. Elsewhere (6.1) a process that is killed while
- * it waits keeps its task_struct, which is found by looking at one kind of death, not by chance.
- */
-static bool can_wait;
 
 /* ---- members of structures ---- */
 
@@ -434,7 +429,7 @@ static void events(void)
 		got = read(some_file(), records, sizeof(records[0]) * fuzz_below(RANGES));
 		result = got < 0 ? errno : 0;
 		fuzz_count(&shared->results[_IOC_NR(FABRICMGR_IOC_EVENTS)][result]);
-	} else if (can_wait && waiting < COUNT(waits)) {
+	} else if (waiting < COUNT(waits)) {
 		waits[waiting] = (struct fabricmgr_events){.size = sizeof(waits[0]),
 							   .records = (uintptr_t)records,
 							   .capacity = RANGES};
@@ -615,7 +610,6 @@ int main(void)
 	const char *kernel = getenv("FABRICMGR_KERNEL") ?: "";
 	uint64_t seed = fuzz_setting("FUZZ_SEED", 1), kills, total = 0;
 	uint64_t seconds = fuzz_setting("FUZZ_SECONDS", strcmp(kernel, "debug") ? 10 : 60);
-	struct fabricmgr_version version = {0};
 	unsigned int i, j;
 	int fd;
 
@@ -623,8 +617,6 @@ int main(void)
 	shared = fuzz_share();
 	need(fuzz_set_limit("201326592"));
 	fd = device(); /* before anybody lowers its quota */
-	need(!call(fd, VERSION, &version));
-	can_wait = version.features & FABRICMGR_FEATURE_RING_CANCEL;
 	kills = run(fd, seed, seconds * 1000000000);
 	check(kills > 0 && shared->forks > 0, "seed %lu, %lu s: %lu processes killed, %lu forks",
 	      seed, seconds, kills, shared->forks);
