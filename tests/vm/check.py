@@ -40,7 +40,7 @@ LOST_KIB_MAX = 1536
 
 
 class Program:
-    """A test program and what its source asks for: `VM: unloaded, limit 60, only debug` in a comment."""
+    """A test program and what its source asks for: `VM: unloaded, limit 60, only 6.12, not debug` in a comment."""
 
     def __init__(self, source):
         self.name = os.path.basename(source)[:-2]
@@ -54,7 +54,7 @@ class Program:
         return found[0] if found else default
 
     def is_for(self, kernel):
-        return self.wish("only", kernel) == kernel
+        return self.wish("only", kernel) == kernel and self.wish("not") != kernel
 
 
 def programs(kernel, only):

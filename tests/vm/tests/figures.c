@@ -2,7 +2,7 @@
 /*
  * What the module's calls cost, printed and never judged: "figures MIB" creates a region of so much
  * (64 by default, 1024 for Documentation/performance.md) and compares with a memfd in the same
- * machine.
+ * machine. VM: not debug
  */
 #include "module.h"
 
