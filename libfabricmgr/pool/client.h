@@ -46,6 +46,7 @@ struct fm_flight {
 	uint32_t lease; /* SEAL: to be dropped when nobody waits */
 	uint32_t entry, generation;
 	bool is_used;
+	bool owes_discard; /* of @entry: its answer came too late, and the ring had no room */
 };
 
 struct fm_queue;
@@ -86,7 +87,7 @@ struct fm_pool {
 	struct fm_ring ring;
 	struct fm_flight flights[FM_RING_ENTRIES];
 	uint32_t free_flights[FM_RING_ENTRIES];
-	uint32_t free_flight_count;
+	uint32_t free_flight_count, owing_count;
 
 	pthread_mutex_t queue_lock; /* taken before every other; the list alone */
 	struct fm_queue *queues;

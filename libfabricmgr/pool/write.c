@@ -48,9 +48,16 @@ static void submit_discard(struct fm_pool *pool, uint32_t entry, uint32_t genera
 	fm_ring_submit(&pool->ring, &s);
 }
 
-/* ring_lock. Undoes what an answer brought that came too late for its caller. */
-static void undo(struct fm_pool *pool, const struct fm_flight *flight,
-		 const struct fm_completion *c)
+/* ring_lock. */
+static void free_flight(struct fm_pool *pool, struct fm_flight *flight)
+{
+	flight->is_used = false;
+	pool->free_flights[pool->free_flight_count++] = (uint32_t)(flight - pool->flights);
+}
+
+/* ring_lock. Undoes what an answer brought that came too late for its caller: at once, or as soon
+ * as there is room for the discard. */
+static void undo(struct fm_pool *pool, struct fm_flight *flight, const struct fm_completion *c)
 {
 	bool is_staged = !c->result && (flight->op == FM_OP_STAGE || flight->op == FM_OP_ADOPT ||
 					flight->op == FM_OP_STAGE_AT);
@@ -60,47 +67,70 @@ static void undo(struct fm_pool *pool, const struct fm_flight *flight,
 		fm_lease_drop(&pool->leases[flight->lease]);
 		fm_leases_return(pool, &flight->lease, 1);
 	}
-	/* No room is not waited for here: the daemon frees it when this client detaches. */
-	if (!fm_ring_room(&pool->ring))
+	if (!is_staged && !is_left) {
+		free_flight(pool, flight);
 		return;
-	if (is_staged)
-		submit_discard(pool, c->entry, c->generation);
-	else if (is_left)
+	}
+	if (is_staged) {
+		flight->entry = c->entry;
+		flight->generation = c->generation;
+	}
+	flight->owes_discard = true;
+	pool->owing_count++;
+}
+
+/* ring_lock. Submits the discards that late answers left to do; true when there was one. */
+static bool discard_late(struct fm_pool *pool)
+{
+	bool did_any = false;
+
+	for (uint32_t i = 0; pool->owing_count && i < FM_RING_ENTRIES; i++) {
+		struct fm_flight *flight = &pool->flights[i];
+
+		if (!flight->is_used || !flight->owes_discard)
+			continue;
+		if (!fm_ring_room(&pool->ring))
+			break;
 		submit_discard(pool, flight->entry, flight->generation);
+		flight->owes_discard = false;
+		pool->owing_count--;
+		free_flight(pool, flight);
+		did_any = true;
+	}
+	return did_any;
 }
 
 /* ring_lock. Delivers what has come; true when something has. */
 static bool deliver(struct fm_pool *pool)
 {
 	struct fm_completion completion;
-	bool came = false, has_undone = false;
+	bool came = false, has_discarded;
 
 	while (fm_ring_completion(&pool->ring, &completion)) {
 		struct fm_flight *flight;
 
 		came = true;
-		if (completion.tag >= FM_RING_ENTRIES || !pool->flights[completion.tag].is_used)
+		if (completion.tag >= FM_RING_ENTRIES || !pool->flights[completion.tag].is_used ||
+		    pool->flights[completion.tag].owes_discard)
 			continue;
 		flight = &pool->flights[completion.tag];
 		if (flight->batch) {
 			flight->batch->completions[flight->index] = completion;
 			flight->batch->pending--;
+			free_flight(pool, flight);
 		} else {
 			undo(pool, flight, &completion);
-			has_undone = true;
 		}
-		flight->is_used = false;
-		pool->free_flights[pool->free_flight_count++] = (uint32_t)completion.tag;
 	}
 	/* Discards may have filled the ring, and nothing else would get in until they are taken. */
-	if (has_undone)
+	has_discarded = discard_late(pool);
+	if (has_discarded || pool->owing_count)
 		wake_daemon(pool);
-	if (!came)
-		return false;
-	if (fm_ring_must_tell_daemon(&pool->ring))
+	if (came && fm_ring_must_tell_daemon(&pool->ring))
 		signal_daemon(pool);
-	pthread_cond_broadcast(&pool->ring_changed);
-	return true;
+	if (came || has_discarded)
+		pthread_cond_broadcast(&pool->ring_changed);
+	return came || has_discarded;
 }
 
 /* Waits for the daemon without the lock: spins a little, then sleeps on the eventfd. @position: how
@@ -168,6 +198,20 @@ static bool is_gone(const struct fm_pool *pool)
 }
 
 /* ---- submitting ---- */
+
+/* ring_lock, which is let go meanwhile. The next call, in which they would find room, may never
+ * come. */
+static void discard_all_late(struct fm_pool *pool)
+{
+	uint64_t until = pool->owing_count ? fm_clock_ns() + FM_GRACE_NS : 0;
+
+	while (pool->owing_count && !is_gone(pool) && fm_clock_ns() < until) {
+		pthread_mutex_unlock(&pool->ring_lock);
+		usleep(50);
+		pthread_mutex_lock(&pool->ring_lock);
+		deliver(pool);
+	}
+}
 
 /* ring_lock. One submission with an answer; the caller saw that there is room and a free flight. */
 static void submit(struct fm_pool *pool, struct fm_batch *batch, uint32_t index,
@@ -283,13 +327,14 @@ static uint32_t exchange_all(struct fm_pool *pool, struct fm_submission *s, uint
 			break;
 		until = how->gate ? now + FM_CANCEL_NS : deadline;
 		/* Who takes a discard says nothing, so room in the ring is looked for. */
-		if (sent < wanted && pool->free_flight_count >= at_least)
+		if (sent < wanted && (pool->free_flight_count >= at_least || pool->owing_count))
 			until = now + FM_NS_PER_MS;
 		wait_for_change(pool, until < deadline ? until : deadline);
 	}
 	deliver(pool);
 	if (batch.pending)
 		abandon(pool, &batch);
+	discard_all_late(pool);
 	for (uint32_t i = 0; i < n; i++)
 		if (completions[i].result == UNANSWERED)
 			completions[i].result = is_gone(pool) ? FM_ERR_DISCONNECTED : unanswered;
@@ -531,8 +576,9 @@ static int explain_stage_at(struct fm_pool *pool, int err)
 		return fm_fail(err, "staging in a region: blocks in adopted memory have taken half "
 				    "of the index: remove some, or give the pool more entries");
 	case FM_ERR_INVALID:
-		return fm_fail(err, "staging in a region: a block begins on a page of %u bytes and "
-				    "lies within one chunk of %u, 1 byte to all of it",
+		return fm_fail(err,
+			       "staging in a region: a block begins on a page of %u bytes and "
+			       "lies within one chunk of %u, 1 byte to all of it",
 			       FM_SLOT_GRAIN, FABRICMGR_CHUNK_BYTES);
 	case FM_ERR_NOT_FOUND:
 		return fm_fail(err, "staging in a region: it was released");
