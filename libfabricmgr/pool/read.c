@@ -225,6 +225,9 @@ int64_t fm_pool_acquire(struct fm_pool *pool, const struct fm_key *keys, size_t 
 		if (got < 0) {
 			fm_leases_return(pool, leases, piece);
 			fm_block_release(pool, blocks, done);
+			/* Whatever stood there before is no hold of the caller's. */
+			for (size_t i = done; i < n; i++)
+				blocks[i] = (struct fm_block){.lease = FM_NO_LEASE};
 			return got;
 		}
 		fm_leases_return(pool, leases + got, piece - (size_t)got);
