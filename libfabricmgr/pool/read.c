@@ -193,6 +193,14 @@ void fm_leases_let_go(struct fm_pool *pool, uint32_t lease)
 	fm_leases_return(pool, &lease, 1);
 }
 
+/* Whatever stood in the blocks beyond @done is no hold of the caller's. */
+static void undo_acquire(struct fm_pool *pool, struct fm_block *blocks, size_t done, size_t n)
+{
+	fm_block_release(pool, blocks, done);
+	for (size_t i = done; i < n; i++)
+		blocks[i] = (struct fm_block){.lease = FM_NO_LEASE};
+}
+
 int64_t fm_pool_acquire(struct fm_pool *pool, const struct fm_key *keys, size_t n,
 			struct fm_block *blocks)
 {
@@ -215,7 +223,7 @@ int64_t fm_pool_acquire(struct fm_pool *pool, const struct fm_key *keys, size_t 
 		while (piece > 1 && !fm_leases_reserve(pool, leases, piece))
 			piece /= 2;
 		if (piece == 1 && !fm_leases_reserve(pool, leases, 1)) {
-			fm_block_release(pool, blocks, done);
+			undo_acquire(pool, blocks, done, n);
 			return fm_fail(FM_ERR_LIMIT,
 				       "all %u entries of this client's lease table are in use; "
 				       "release blocks or attach with more leases",
@@ -224,10 +232,7 @@ int64_t fm_pool_acquire(struct fm_pool *pool, const struct fm_key *keys, size_t 
 		got = fm_leases_take(pool, keys + done, piece, leases, blocks + done);
 		if (got < 0) {
 			fm_leases_return(pool, leases, piece);
-			fm_block_release(pool, blocks, done);
-			/* Whatever stood there before is no hold of the caller's. */
-			for (size_t i = done; i < n; i++)
-				blocks[i] = (struct fm_block){.lease = FM_NO_LEASE};
+			undo_acquire(pool, blocks, done, n);
 			return got;
 		}
 		fm_leases_return(pool, leases + got, piece - (size_t)got);

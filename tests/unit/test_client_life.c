@@ -296,6 +296,13 @@ START_TEST(a_failed_acquire_leaves_no_holds)
 	ck_assert_uint_eq(pool->free_lease_count, n_free);
 	fm_block_release(pool, blocks, 3);
 	ck_assert_uint_eq(pool->free_lease_count, n_free);
+	/* The same without a place in the table; what stood in the blocks is no lease. */
+	memset(blocks, 0, sizeof(blocks));
+	pool->free_lease_count = 0;
+	ck_assert_int_eq(fm_pool_acquire(pool, keys, 3, blocks), FM_ERR_LIMIT);
+	pool->free_lease_count = n_free;
+	for (uint32_t i = 0; i < 3; i++)
+		ck_assert_uint_eq(blocks[i].lease, FM_NO_LEASE);
 }
 END_TEST
 
