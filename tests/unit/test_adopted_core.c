@@ -13,6 +13,7 @@
 #include "core/evict.h"
 #include "core/groups.h"
 #include "core/lease.h"
+#include "unbacked_chunks.h"
 
 enum { CHUNKS = 4, ENTRIES = 64, LEASES = 6, REGIONS = 3, OWN_CHUNKS = 2, KEYS = 90 };
 
@@ -33,23 +34,6 @@ static uint32_t chance(struct rig *rig, uint32_t n)
 	return (uint32_t)((rig->seed >> 33) % n);
 }
 
-static int populate(void *context, uint32_t region, uint32_t chunk)
-{
-	(void)context;
-	(void)region;
-	(void)chunk;
-	return 0;
-}
-
-static void punch(void *context, uint32_t region, uint32_t chunk)
-{
-	(void)context;
-	(void)region;
-	(void)chunk;
-}
-
-static const struct fm_chunk_ops ops = {populate, punch};
-
 static struct fm_key key_of(uint32_t n)
 {
 	struct fm_key key = {{0x33}};
@@ -69,7 +53,8 @@ static void rig_start(struct rig *rig, uint64_t seed)
 	rig->headers = calloc(ENTRIES, sizeof(*rig->headers));
 	fm_index_format(rig->index, ENTRIES, 1, 42);
 	ck_assert_int_eq(fm_store_create(&rig->store, rig->index, fm_index_bytes(ENTRIES),
-					 rig->headers, CHUNKS, &fm_policy_density, &ops, rig),
+					 rig->headers, CHUNKS, &fm_policy_density, &unbacked_chunks,
+					 rig),
 			 0);
 	rig->owner = (struct fm_owner){.id = 1, .region = 1};
 	rig->reader = (struct fm_owner){

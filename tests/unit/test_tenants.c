@@ -14,6 +14,7 @@
 #include "core/groups.h"
 #include "core/lease.h"
 #include "core/store.h"
+#include "unbacked_chunks.h"
 
 enum { CHUNKS = 12, ENTRIES = 320, LEASES = 16, REGIONS = 5, TENANTS = 4, LENGTHS = 5 };
 
@@ -31,23 +32,6 @@ struct rig {
 	uint32_t keys;
 };
 
-static int populate(void *context, uint32_t region, uint32_t chunk)
-{
-	(void)context;
-	(void)region;
-	(void)chunk;
-	return 0;
-}
-
-static void punch(void *context, uint32_t region, uint32_t chunk)
-{
-	(void)context;
-	(void)region;
-	(void)chunk;
-}
-
-static const struct fm_chunk_ops ops = {populate, punch};
-
 static void limit(struct rig *rig, uint32_t tenant, uint32_t guaranteed, uint32_t max)
 {
 	struct fm_tenant_limits limits = {.guaranteed_chunks = guaranteed, .max_chunks = max};
@@ -64,7 +48,7 @@ static struct rig *rig_create(const struct fm_policy_ops *policy)
 	rig->headers = calloc(ENTRIES, sizeof(*rig->headers));
 	fm_index_format(rig->index, ENTRIES, 1, 42);
 	ck_assert_int_eq(fm_store_create(&rig->store, rig->index, fm_index_bytes(ENTRIES),
-					 rig->headers, CHUNKS, policy, &ops, rig),
+					 rig->headers, CHUNKS, policy, &unbacked_chunks, rig),
 			 0);
 	for (uint32_t i = 1; i < TENANTS; i++)
 		limit(rig, i, 0, 0);
@@ -494,8 +478,8 @@ static void seal_group(struct rig *rig, uint32_t region)
 			.ns = ns,
 		};
 	}
-	ck_assert_int_eq(
-		fm_store_seal_group(&rig->store, &rig->owners[region], seals, 2, results), 0);
+	ck_assert_int_eq(fm_store_seal_group(&rig->store, &rig->owners[region], seals, 2, results),
+			 0);
 }
 
 static void lease_or_drop(struct rig *rig, uint32_t region)
