@@ -106,6 +106,8 @@ def test_of_daemons_that_find_a_dead_ones_socket_one_takes_it():
                 text = loser.communicate()[1]
                 assert loser.returncode == 1 and path in text, text
             winner, = set(started) - set(losers)
+            # Until it listens, a connection may still reach the socket of the one that was killed.
+            assert any("ready" in line for line in winner.stderr)
             done = subprocess.run([f"{BIN}/fabricctl", "--socket", path, "--json", "info"],
                                   capture_output=True, text=True, check=True, timeout=20)
             assert json.loads(done.stdout)["daemon_pid"] == winner.pid
