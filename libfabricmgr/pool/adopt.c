@@ -133,7 +133,7 @@ static int take(struct fm_session *session, int fd, uint32_t *region)
 				       (uint32_t)(status.st_size / FABRICMGR_CHUNK_BYTES), region);
 	if (err)
 		return err;
-	FM_KILL_POINT("adopt: taken, not answered");
+	FM_KILL_POINT("region: taken, not answered");
 	server->adopted[*region - FM_ADOPTED_FIRST] = (struct fm_server_adopted){
 		.fd = fd,
 		.bytes = (uint64_t)status.st_size,

@@ -136,9 +136,9 @@ static int ask_to_adopt(struct fm_pool *pool, int fd, struct fm_wire_region *out
 	copy = fm_region_reopen_read_only(fd);
 	if (copy < 0)
 		return copy;
-	FM_KILL_POINT("adopt: before");
+	FM_KILL_POINT("region: before it is adopted");
 	err = fm_pool_request(pool, &request, &reply, copy, NULL, &none);
-	FM_KILL_POINT("adopt: answered");
+	FM_KILL_POINT("region: adopted");
 	close(copy);
 	if (!err && !fm_region_is_adopted(reply.region.region))
 		err = fm_fail(FM_ERR_CORRUPT, "the daemon named an impossible region");

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pool clients that are killed beside NVMe traffic, forked from one process that has loaded everything.
 
-`nvme_clients.py SOCKET BEATS FAULTS` reads "SLOT SEED DEVICES" lines and answers each with the pid of a new
-client, which puts, fetches and checks until it is killed. It counts its calls in its slot of BEATS and the
-longest of them, and writes what it finds wrong into FAULTS. A block's bytes follow from its number.
+`nvme_clients.py SOCKET BEATS FAULTS` reads "SLOT SEED KIND" lines and answers each with the pid of a new
+client, which puts, fetches and checks until it is killed; KIND: plain, devices (it says that devices write for
+it), or adopter (it seals in memory of its own). It counts its calls in its slot of BEATS and the longest of
+them, and writes what it finds wrong into FAULTS. A block's bytes follow from its number.
 """
 import ctypes as c
 import mmap
@@ -19,12 +20,13 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, f"{HERE}/../process")
 
 from every_call import EveryCall  # noqa: E402
-from pool_client import DEVICES, bytes_of  # noqa: E402
+from pool_client import DEVICES, Adopter, bytes_of  # noqa: E402
 
 BEAT = struct.Struct("QQQ")  # calls, nanoseconds of the longest, bytes that were checked
 SLOTS = 64
 NUMBERS = 400
-FULL, DEADLINE, DISCONNECTED = 5, 7, 8
+EXISTS, FULL, LIMIT, DEADLINE, DISCONNECTED, BUSY = 3, 5, 6, 7, 8, 16
+OWN_CHUNKS, OWN_STEP = 2, 256 << 10
 
 
 def length_of(n):
@@ -103,17 +105,55 @@ class Client:
                     raise
 
 
+class OwnMemory(Client):
+    """Seals over what lies in memory of its own; who reads there keeps a place from being written."""
+
+    def attach(self):
+        while True:
+            try:
+                self.pool = self.timed(Adopter, self.socket, OWN_CHUNKS)
+                return
+            except OSError as error:
+                # Regions of the dead that somebody still reads in count, too.
+                if error.errno not in (DISCONNECTED, DEADLINE, LIMIT):
+                    raise
+                time.sleep(0.005)
+
+    def leave(self):
+        super().leave()
+        os.close(self.pool.fd)
+
+    def step(self):
+        n, pool = self.chance.randrange(NUMBERS), self.pool
+        if self.chance.random() < 0.02:
+            self.leave()
+            self.attach()
+            return
+        offset = self.chance.randrange((OWN_CHUNKS << 22) // OWN_STEP) * OWN_STEP
+        try:
+            self.timed(pool.put_at, offset, n, length_of(n))
+        except OSError as error:
+            if error.errno == EXISTS:
+                pool.discard()
+            elif error.errno != BUSY:
+                raise
+
+
+KINDS = {"plain": (Client, 0), "devices": (Client, DEVICES), "adopter": (OwnMemory, 0)}
+
+
 def main():
     socket, path, faults = sys.argv[1:]
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the dead
     with open(path, "r+b") as file:
         beats = mmap.mmap(file.fileno(), BEAT.size * SLOTS)
     for line in sys.stdin:
-        slot, seed, devices = map(int, line.split())
+        slot, seed, kind = line.split()
+        client, flags = KINDS[kind]
         pid = os.fork()
         if not pid:
             try:
-                Client(socket, slot, seed, DEVICES if devices else 0, beats).run()
+                client(socket, int(slot), int(seed), flags, beats).run()
             except BaseException:  # pylint: disable=broad-except
                 with open(faults, "a", encoding="utf-8") as file:
                     file.write(traceback.format_exc())

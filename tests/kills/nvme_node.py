@@ -82,7 +82,7 @@ class NvmeNode:
         with open(f"{self.folder}/daemon.log", "ab") as log:
             self.daemon = subprocess.Popen(
                 [f"{BIN}/fabricmgrd", "--socket", self.socket, "--size", "32M", "--memory", "memfd", "--nvme",
-                 f"{self.folder}/log", "--nvme-size", LOG, "--ready-fd", str(write)], pass_fds=[write],
+                 f"{self.folder}/log", "--nvme-size", LOG, "--adopted", "64M", "--ready-fd", str(write)], pass_fds=[write],
                 stderr=log, env=self.environment("daemon"))
         os.close(write)
         is_ready = select.select([ready], [], [], 60)[0] and os.read(ready, 1) == b"r"
@@ -111,10 +111,10 @@ class NvmeNode:
             if client:
                 os.close(client.fd)
             self.n_started += 1
-            is_plain = self.n_started % 8 != 0
-            self.nursery.stdin.write(f"{slot} {self.chance.randrange(1 << 30)} {int(not is_plain)}\n")
+            kind = {0: "devices", 3: "adopter"}.get(self.n_started % 8, "plain")
+            self.nursery.stdin.write(f"{slot} {self.chance.randrange(1 << 30)} {kind}\n")
             self.nursery.stdin.flush()
-            self.clients[slot] = Client(int(self.nursery.stdout.readline()), is_plain)
+            self.clients[slot] = Client(int(self.nursery.stdout.readline()), kind == "plain")
 
     def daemon_died(self):
         """Collects it and starts another; the tester's own attachment goes with it."""
@@ -286,11 +286,12 @@ class NvmeNode:
             used = sum((block["bytes"] + 4095) // 4096 * 4096 for block in blocks)
             if not held and not states["staging"] and not states["quarantine"] and not states["removed"] and \
                     len(status["clients"]) == 2 and status["used_bytes"] == used and \
-                    states["sealed"] == len(blocks):
+                    states["sealed"] == len(blocks) and not any(status["adopted"].values()):
                 break
             if time.monotonic() > end:
                 raise Unclean(f"left behind: {held} leases, {states}, {len(status['clients'])} clients (2 are "
-                              f"ours), {status['used_bytes']} bytes used by blocks of {used}")
+                              f"ours), {status['used_bytes']} bytes used by blocks of {used}, "
+                              f"of clients' own memory {status['adopted']}")
             time.sleep(0.05)
         if self.control("verify")["bad"]:
             raise Unclean("fabricctl verify found bad blocks")
