@@ -210,7 +210,7 @@ check-vm: KMOD_KERNELS = 6.1 6.12
 check-vm-debug: KMOD_KERNELS = $(if $(DEBUG_KERNEL)$(wildcard $(CACHE)/kernels/debug-own/release),debug)
 check-vm: kmod-plants
 check-vm check-vm-debug: deps-vm
-	@$(MAKE) --no-print-directory -s -j$$(nproc) vm-programs
+	@$(MAKE) --no-print-directory -s -j$$(nproc) vm-programs $(BUILD)/bin/fabricmgrd
 	@for kernel in $(KMOD_KERNELS); do $(MAKE) --no-print-directory -s -j$$(nproc) kmod-$$kernel || exit 1; done
 	@CACHE='$(CACHE)' DEBUG_KERNEL='$(DEBUG_KERNEL)' python3 -B tests/vm/check.py $(or $(KMOD_KERNELS),debug) $(addprefix --only ,$(ONLY))
 

@@ -277,6 +277,13 @@ uint64_t fm_service_held_bytes(bool is_huge)
 	return is_huge ? held.huge_bytes : held.bytes;
 }
 
+void fm_service_count(const struct fm_service_fd *given, uint32_t n)
+{
+	fm_service_held_bytes(false);
+	for (uint32_t i = 0; i < n; i++)
+		count(&held, given[i].fd, given[i].name);
+}
+
 void fm_service_give_back(const struct fm_service_fd *given, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++) {

@@ -31,6 +31,8 @@ uint32_t fm_service_given(const char *prefix, struct fm_service_fd *given, uint3
 void fm_service_drop_rest(const char *prefix);
 /* Memory in all that was given: it is taken, and will be taken over or given back. */
 uint64_t fm_service_held_bytes(bool is_huge);
+/* These count as given, too: another keeper has them for this process. */
+void fm_service_count(const struct fm_service_fd *given, uint32_t n);
 /* These count no more: they are about to be closed. */
 void fm_service_give_back(const struct fm_service_fd *given, uint32_t n);
 

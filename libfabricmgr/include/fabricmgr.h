@@ -210,7 +210,7 @@ struct fm_pool_info {
 	uint32_t nvme_is_dead; /* takes no more blocks */
 	char nvme_path[128], nvme_rung[64], nvme_rung_reason[160];
 	/* Whether the pool would outlive this daemon, and what it took over from the one before. */
-	char kept_by[32];      /* "holder", "service manager" or "nothing" */
+	char kept_by[32];      /* "kernel module", "holder", "service manager" or "nothing" */
 	char kept_reason[160]; /* why not, or what is not known of it */
 	char cold_reason[160]; /* why a pool that was there was not taken over; "" */
 	uint64_t resumed_blocks, resume_dropped, resume_ns;
@@ -735,11 +735,18 @@ struct fm_server_options {
 	/* What other pools of this process will take of the memory, and of huge pages. */
 	uint64_t other_bytes, other_huge_bytes;
 	uint64_t adopted_bytes; /* of tenant "default": as in struct fm_tenant_options */
+	/* With FM_SERVER_KEEP, who keeps the memory. NULL or "best": the kernel module if it can,
+	 * else "manager"; "module": fail without it. */
+	const char *keeper;
+	/* In the module, names of memory begin with this and the user; the same for all servers of
+	 * a process. NULL: socket. */
+	const char *instance;
 };
 
-/* Hands the pool's memory to the service manager that started this process ($NOTIFY_SOCKET), and
- * takes over what it kept of an earlier one ($LISTEN_FDS), by the name of the sharing group. All
- * such servers of a process are created before the first of them runs. */
+/* Hands the pool's memory to the kernel module (/dev/fabricmgr) or to the service manager that
+ * started this process ($NOTIFY_SOCKET), and takes over what that kept of an earlier one (by names,
+ * $LISTEN_FDS), by the name of the sharing group. All such servers of a process are created before
+ * the first of them runs. What the module keeps stays there until fm_server_forget(). */
 #define FM_SERVER_KEEP (1u << 0)
 
 /* A block counts as stored once it is written, not only when a flush is over: it outlives the
@@ -753,6 +760,7 @@ struct fm_server_needs {
 	uint64_t table_bytes; /* index, headers, the server's own tables, those of NVMe */
 	char rung[32];
 	char rung_reason[160]; /* why not the rung above */
+	char kept_by[32], kept_reason[160]; /* as in struct fm_pool_info; "": by nobody */
 };
 
 /* What fm_server_create() would take, and whether this machine has it now: the same checks, without
@@ -768,6 +776,10 @@ FM_API int fm_server_run(struct fm_server *server);
  * server runs; the rest of @options is not looked at. FM_ERR_UNSUPPORTED: other tenants. */
 FM_API int fm_server_set_tenants(struct fm_server *server,
 				 const struct fm_server_options *options);
+/* Gives back what the kernel module keeps of an earlier process with the same @instance (or socket)
+ * and user: the number of its groups. FM_ERR_EXISTS: one of them is in use, and stays;
+ * FM_ERR_NOT_FOUND: there is no module. */
+FM_API int fm_server_forget(const struct fm_server_options *options);
 /* From any thread or a signal handler. */
 FM_API void fm_server_stop(struct fm_server *server);
 /* A connected socket for fm_attach_options.fd, from any thread while the server runs. */

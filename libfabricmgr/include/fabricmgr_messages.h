@@ -59,6 +59,7 @@
 #define FM1504 "FM1504 " /* the service manager was not told */
 #define FM1505 "FM1505 " /* the index is rebuilt */
 #define FM1506 "FM1506 " /* blocks were dropped */
+#define FM1507 "FM1507 " /* the kernel module keeps the pool of a daemon that ends */
 
 /* fabricmgr-holder */
 #define FM1601 "FM1601 " /* the daemon is started */

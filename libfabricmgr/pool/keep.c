@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Handing the pool's memory over to the service manager, and what is left of earlier daemons'
- * clients (see keep.h). Called by server.c and session.c. Invariant: the record of a client is
- * whole only while the manager has its lease table.
+ * Handing the pool's memory over to its keeper, the kernel module or the service manager, and what
+ * is left of earlier daemons' clients (see keep.h). Called by server.c and session.c. Invariant:
+ * the record of a client is whole only while the keeper has its lease table.
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/crc32c.h"
+#include "mem/module.h"
 #include "pool/keep.h"
 #include "pool/server.h"
 
@@ -44,25 +45,90 @@ void fm_keep_name(const struct fm_keep *keep, char name[FM_SERVICE_NAME], const 
 		snprintf(name, FM_SERVICE_NAME, "%s%.7s", keep->prefix, kind);
 }
 
-/* A group's name as it is, where a manager takes it for part of a descriptor's. */
-static void set_group(struct fm_keep *keep, const char *group)
+/* A group's name as it is, where a keeper takes it for part of a name. */
+static void set_group(struct fm_keep *keep, const char *group, const char *before)
 {
 	static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 				    "0123456789_-";
 
 	snprintf(keep->group, sizeof(keep->group), "%s", group);
 	if (strspn(keep->group, plain) == strlen(keep->group))
-		snprintf(keep->prefix, sizeof(keep->prefix), "fm.%s.", keep->group);
+		snprintf(keep->prefix, sizeof(keep->prefix), "%.12s%s.", before, keep->group);
 	else
-		snprintf(keep->prefix, sizeof(keep->prefix), "fm.~%08x.",
+		snprintf(keep->prefix, sizeof(keep->prefix), "%.12s~%08x.", before,
 			 fm_crc32c(keep->group, strlen(keep->group)));
+}
+
+/* ---- the keeper ---- */
+
+/* What names in the module begin with: all users' programs share them. */
+static void instance_prefix(const struct fm_server_options *options, char out[16])
+{
+	const char *name = options->instance ? options->instance : options->socket;
+	char text[4096 + 128], folder[4096] = "";
+
+	if (!name || (*name != '/' && !getcwd(folder, sizeof(folder))))
+		name = "";
+	snprintf(text, sizeof(text), "%u %s/%.108s", geteuid(), folder, name);
+	snprintf(out, 16, "fm.%08x.", fm_crc32c(text, strlen(text)));
+}
+
+static bool is_asked_for(const struct fm_server_options *options, const char *keeper)
+{
+	return options->keeper && !strcmp(options->keeper, keeper);
+}
+
+static int check_keeper(const struct fm_server_options *options)
+{
+	if (!options->keeper || !strcmp(options->keeper, "best") ||
+	    is_asked_for(options, "module") || is_asked_for(options, "manager"))
+		return 0;
+	return fm_fail(FM_ERR_INVALID, "keeper \"%s\" is not known: best, module or manager",
+		       options->keeper);
+}
+
+/* The kernel module, if it takes us, or else whoever started this program. */
+static int choose_keeper(struct fm_keep *keep, const struct fm_server_options *options)
+{
+	const char *group = options->group ? options->group : FM_TENANT_DEFAULT;
+	int err = check_keeper(options);
+	char before[16];
+
+	if (err)
+		return err;
+	if (!is_asked_for(options, "manager")) {
+		instance_prefix(options, before);
+		set_group(keep, group, before);
+		keep->module = fm_module_open();
+		err = keep->module < 0 ? keep->module : fm_module_lock(keep->module, keep->prefix);
+		if (!err)
+			return 0;
+		if (keep->module >= 0)
+			close(keep->module);
+		keep->module = -1;
+		if (is_asked_for(options, "module"))
+			return err;
+		/* Where there is no module at all, nobody misses it. */
+		if (err != FM_ERR_NOT_FOUND)
+			snprintf(keep->by_reason, sizeof(keep->by_reason), "%s", fm_error_detail());
+	}
+	set_group(keep, group, "fm.");
+	return 0;
+}
+
+static bool has_keeper(const struct fm_keep *keep)
+{
+	return keep->module >= 0 || fm_service_is_there();
 }
 
 static void say_who_keeps(struct fm_keep *keep)
 {
 	const char *by = "nothing", *reason = "neither systemd nor fabricmgr-holder started it";
 
-	if (fm_service_is_there() && getenv("FABRICMGR_HOLDER")) {
+	if (keep->module >= 0) {
+		by = "kernel module";
+		reason = "";
+	} else if (fm_service_is_there() && getenv("FABRICMGR_HOLDER")) {
 		by = "holder";
 		reason = "";
 	} else if (fm_service_is_there()) {
@@ -72,7 +138,19 @@ static void say_who_keeps(struct fm_keep *keep)
 					     "FileDescriptorStoreMax=";
 	}
 	snprintf(keep->by, sizeof(keep->by), "%s", by);
-	snprintf(keep->by_reason, sizeof(keep->by_reason), "%s", reason);
+	if (!*keep->by_reason)
+		snprintf(keep->by_reason, sizeof(keep->by_reason), "%s", reason);
+}
+
+static int keeper_keep(const struct fm_keep *keep, const char *name, int fd)
+{
+	return keep->module >= 0 ? fm_module_keep(keep->module, name, fd)
+				 : fm_service_keep(name, fd);
+}
+
+int fm_keeper_drop(const struct fm_keep *keep, const char *name)
+{
+	return keep->module >= 0 ? fm_module_drop(keep->module, name) : fm_service_drop(name);
 }
 
 static void give_up(struct fm_keep *keep)
@@ -85,29 +163,60 @@ static void give_up(struct fm_keep *keep)
 		fm_store_relaxed(&keep->state->is_incomplete, 1);
 	fm_log(FM_LOG_WARNING, FM1503 "the pool will not outlive this daemon: %s",
 	       fm_error_detail());
+	/* Or it would stay there without anybody who could use it. */
+	if (keep->module >= 0)
+		fm_module_drop_all(keep->module, keep->prefix, true);
 }
 
 bool fm_keep_is_complete(const struct fm_keep *keep)
 {
-	return keep && keep->state && fm_service_is_there() && !keep->state->is_incomplete;
+	return keep && keep->state && has_keeper(keep) && !keep->state->is_incomplete;
 }
 
 void fm_keep_fd(struct fm_keep *keep, const char *kind, uint32_t number, int fd)
 {
 	char name[FM_SERVICE_NAME];
 
-	if (!keep || keep->is_given_up || !fm_service_is_there())
+	if (!keep || keep->is_given_up || !has_keeper(keep))
+		return;
+	/* The module takes from those alone who may write: it is not known again after a restart.
+	 */
+	if (keep->module >= 0 && !strcmp(kind, "adopt"))
 		return;
 	fm_keep_name(keep, name, kind, number);
-	if (fm_service_keep(name, fd))
+	if (keeper_keep(keep, name, fd))
 		give_up(keep);
 }
 
 /* ---- life ---- */
 
+/* What the module holds of earlier processes counts as ours to fill, from now on. */
+static void count_module(const struct fm_server_options *options)
+{
+	static struct fm_service_fd given[FM_GIVEN_MAX];
+	static bool is_counted;
+	char before[16];
+	int device;
+	uint32_t n;
+
+	if (is_counted || is_asked_for(options, "manager"))
+		return;
+	is_counted = true;
+	device = fm_module_open();
+	if (device < 0)
+		return;
+	instance_prefix(options, before);
+	n = fm_module_given(device, before, given, FM_GIVEN_MAX);
+	fm_service_count(given, n);
+	while (n)
+		close(given[--n].fd);
+	close(device);
+}
+
 int fm_keep_open(struct fm_server *server, const struct fm_server_options *options)
 {
 	struct fm_keep *keep;
+	int err;
 
 	if (!(options->flags & FM_SERVER_KEEP))
 		return 0;
@@ -115,10 +224,14 @@ int fm_keep_open(struct fm_server *server, const struct fm_server_options *optio
 	if (!keep)
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory for what outlives the daemon");
 	keep->server = server;
+	keep->module = -1;
 	keep->n_tenants = options->n_tenants + 1;
-	set_group(keep, options->group ? options->group : FM_TENANT_DEFAULT);
-	say_who_keeps(keep);
 	server->keep = keep;
+	err = choose_keeper(keep, options);
+	if (err)
+		return err;
+	say_who_keeps(keep);
+	count_module(options);
 	fm_keep_find(server, options);
 	return 0;
 }
@@ -129,7 +242,7 @@ int fm_keep_begin(struct fm_server *server, uint64_t seed)
 	struct fm_state *state;
 	int fd;
 
-	if (!keep || !fm_service_is_there())
+	if (!keep || !has_keeper(keep))
 		return 0;
 	fd = fm_region_create(FM_RUNG_MEMFD, "fabricmgr-state", sizeof(*state));
 	if (fd < 0)
@@ -186,6 +299,16 @@ void fm_keep_close(struct fm_server *server)
 	if (!keep)
 		return;
 	fm_kept_free(keep);
+	/* What begins to be kept without its state is nothing: a start that failed. */
+	if (keep->module >= 0 && !keep->state)
+		fm_module_drop_all(keep->module, keep->prefix, false);
+	else if (keep->module >= 0 && fm_keep_is_complete(keep))
+		fm_log(FM_LOG_INFO,
+		       FM1507 "the kernel module keeps the pool, %llu MiB at most, as "
+			      "%s*: fabricmgrd --forget gives its memory back",
+		       (unsigned long long)server->pool_bytes >> 20, keep->prefix);
+	if (keep->module >= 0)
+		close(keep->module);
 	fm_region_unmap(keep->state, sizeof(*keep->state));
 	free(keep);
 	server->keep = NULL;
@@ -245,10 +368,10 @@ void fm_keep_drop(struct fm_keep *keep, const char *kind, uint32_t number)
 	char name[FM_SERVICE_NAME];
 	int err;
 
-	if (!keep || keep->is_given_up || !fm_service_is_there())
+	if (!keep || keep->is_given_up || !has_keeper(keep))
 		return;
 	fm_keep_name(keep, name, kind, number);
-	err = fm_service_drop(name);
+	err = fm_keeper_drop(keep, name);
 	if (err == FM_ERR_DEADLINE)
 		give_up(keep);
 	else if (err)
@@ -321,8 +444,57 @@ void fm_keep_all_are_there(const struct fm_keep *keep)
 	static _Atomic bool is_done;
 
 	/* Relaxed: one of the threads that come does it. */
-	if (keep && !atomic_exchange_explicit(&is_done, true, memory_order_relaxed))
-		fm_service_drop_rest("fm.");
+	if (!keep || atomic_exchange_explicit(&is_done, true, memory_order_relaxed))
+		return;
+	fm_service_drop_rest("fm.");
+	/* In the module, what groups of before have left: their locks are free. */
+	if (keep->module >= 0) {
+		char before[16];
+
+		snprintf(before, sizeof(before), "%.12s", keep->prefix);
+		fm_module_forget(keep->module, before);
+	}
+}
+
+/* ---- without a server ---- */
+
+int fm_keep_check(const struct fm_server_options *options, struct fm_server_needs *needs)
+{
+	struct fm_keep *keep;
+	int err = check_keeper(options);
+
+	if (err || !(options->flags & FM_SERVER_KEEP))
+		return err;
+	keep = calloc(1, sizeof(*keep));
+	if (!keep)
+		return fm_fail(FM_ERR_NO_MEMORY, "no memory for what outlives the daemon");
+	count_module(options);
+	keep->module = is_asked_for(options, "manager") ? -1 : fm_module_open();
+	if (keep->module < 0 && is_asked_for(options, "module"))
+		err = keep->module;
+	say_who_keeps(keep);
+	memcpy(needs->kept_by, keep->by, sizeof(needs->kept_by));
+	memcpy(needs->kept_reason, keep->by_reason, sizeof(needs->kept_reason));
+	if (keep->module >= 0)
+		close(keep->module);
+	free(keep);
+	return err;
+}
+
+int fm_server_forget(const struct fm_server_options *options)
+{
+	int device, dropped;
+	char before[16];
+
+	if (!options || options->size < sizeof(*options))
+		return fm_fail(FM_ERR_INVALID, "fm_server_options: size is not of this version");
+	device = fm_module_open();
+	if (device < 0)
+		return device;
+	instance_prefix(options, before);
+	dropped = fm_module_forget(device, before);
+	close(device);
+	return dropped;
 }
 
 void fm_keep_run(struct fm_keep *keep, uint64_t now)

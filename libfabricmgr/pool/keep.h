@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pool outlives its daemon: index, headers, arenas and lease tables are handed to the service
- * manager as they are made (keep.c), with a state that says what they are, and a later start takes
- * them over (resume.c; Documentation/design/warm-restart.md). server.c and session.c call it, on
- * the serving thread. Invariant: a client has no descriptor that was not handed over before.
+ * The pool outlives its daemon: index, headers, arenas and lease tables are handed to a keeper, the
+ * kernel module or the service manager, as they are made (keep.c), with a state that says what they
+ * are, and a later start takes them over (resume.c; Documentation/design/warm-restart.md). server.c
+ * and session.c call it, on the serving thread. Invariant: a client has no descriptor that was not
+ * handed over before.
  */
 #ifndef FM_POOL_KEEP_H
 #define FM_POOL_KEEP_H
@@ -12,6 +13,7 @@
 #include "core/store.h"
 
 struct fm_server;
+struct fm_server_needs;
 struct fm_server_options;
 struct fm_session;
 
@@ -67,7 +69,9 @@ struct fm_kept {
 struct fm_keep {
 	struct fm_server *server;
 	struct fm_state *state; /* NULL: not handed over, or not yet */
-	char prefix[40];	/* of the names of its descriptors */
+	char prefix[46];	/* of the names of its descriptors */
+	int module; /* the open device, where the kernel module is the keeper, with the lock of
+		     * @prefix; -1: the service manager is, or nobody */
 	char group[32];
 	uint32_t n_tenants;
 	struct fm_service_fd given[FM_GIVEN_MAX];
@@ -110,6 +114,9 @@ void fm_keep_run(struct fm_keep *keep, uint64_t now);
 uint64_t fm_keep_next(const struct fm_keep *keep);
 void fm_keep_info(const struct fm_keep *keep, struct fm_pool_info *info);
 
+/* Who would keep the pool; the error when that has to be the module and it cannot. */
+int fm_keep_check(const struct fm_server_options *options, struct fm_server_needs *needs);
+
 /* Between keep.c and resume.c. */
 /* Forgets the clients of before, as if none had been kept. */
 void fm_kept_free(struct fm_keep *keep);
@@ -117,6 +124,8 @@ void fm_keep_find(struct fm_server *server, const struct fm_server_options *opti
 uint32_t fm_state_checksum(const struct fm_state *state);
 uint32_t fm_state_arena_checksum(const struct fm_state_arena *arena);
 uint32_t fm_state_client_checksum(const struct fm_state_client *client);
+/* The keeper lets go of @name, which it may not have. */
+int fm_keeper_drop(const struct fm_keep *keep, const char *name);
 void fm_keep_name(const struct fm_keep *keep, char name[FM_SERVICE_NAME], const char *kind,
 		  uint32_t number);
 /* Ends those that have gone. */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Taking over the pool that an earlier daemon left with the service manager (see keep.h). Called by
+ * Taking over the pool that an earlier daemon left with its keeper (see keep.h). Called by
  * server.c at its start, before anybody is served. Invariant: whatever is wrong ends in an empty
  * pool with a reason in the log, never in a block that could be a wrong one.
  */
@@ -17,6 +17,7 @@
 #include "base/crc32c.h"
 #include "core/adopted.h"
 #include "core/recover.h"
+#include "mem/module.h"
 #include "pool/keep.h"
 #include "pool/server.h"
 
@@ -52,7 +53,7 @@ static void start_cold(struct fm_server *server)
 	fm_service_give_back(keep->given, keep->n_given);
 	/* By their names, the ones that were taken among them. */
 	for (uint32_t i = 0; i < keep->n_given; i++) {
-		fm_service_drop(keep->given[i].name);
+		fm_keeper_drop(keep, keep->given[i].name);
 		if (keep->given[i].fd >= 0)
 			close(keep->given[i].fd);
 	}
@@ -166,7 +167,10 @@ void fm_keep_find(struct fm_server *server, const struct fm_server_options *opti
 	struct fm_keep *keep = server->keep;
 	int err;
 
-	keep->n_given = fm_service_given(keep->prefix, keep->given, FM_GIVEN_MAX);
+	keep->n_given = keep->module >= 0 ? fm_module_given(keep->module, keep->prefix, keep->given,
+							    FM_GIVEN_MAX)
+					  : fm_service_given(keep->prefix, keep->given,
+							     FM_GIVEN_MAX);
 	if (!keep->n_given)
 		return;
 	err = map_state(keep);
@@ -339,7 +343,7 @@ static int drop_strangers(struct fm_keep *keep)
 		close(keep->given[i].fd);
 		keep->given[i].fd = -1;
 		if (strcmp(keep->given[i].name + prefix, "state"))
-			fm_service_drop(keep->given[i].name);
+			fm_keeper_drop(keep, keep->given[i].name);
 	}
 	return 0;
 }

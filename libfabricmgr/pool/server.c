@@ -406,14 +406,14 @@ int fm_server_check(const struct fm_server_options *options, struct fm_server_ne
 	if (!server)
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory for a server");
 	err = check_options(server, options);
+	*needs = (struct fm_server_needs){.size = sizeof(*needs)};
+	if (!err)
+		err = fm_keep_check(options, needs);
 	if (!err)
 		err = check_memory(server, options, &policy);
-	*needs = (struct fm_server_needs){
-		.size = sizeof(*needs),
-		.entries_max = server->entries_max,
-		.pool_bytes = server->pool_bytes,
-		.table_bytes = table_bytes(server, policy),
-	};
+	needs->entries_max = server->entries_max;
+	needs->pool_bytes = server->pool_bytes;
+	needs->table_bytes = table_bytes(server, policy);
 	snprintf(needs->rung, sizeof(needs->rung), "%s", fm_rung_name(server->memory.rung));
 	snprintf(needs->rung_reason, sizeof(needs->rung_reason), "%s", server->memory.reason);
 	free(server);

@@ -61,11 +61,11 @@ COMMANDS = {
                               "--version": SWITCH},
     "fabricmgrd": {
         "--socket": ("", "x" * 108), "--socket-mode": ("", "8", "abc", "0", "01000", "-1"),
-        "--size": SIZE, "--memory": ("", "foo", "Best"), "--entries": (*NUMBER, "0", "4294967296"),
+        "--size": SIZE, "--memory": ("", "foo", "Best"), "--keeper": ("", "me"), "--entries": (*NUMBER, "0", "4294967296"),
         "--policy": ("", "fifo", "LRU"), "--ready-fd": (*NUMBER, "999"), "--config": ("",),
         "--nvme": ("",), "--nvme-size": SCAN, "--nvme-durable": ("", "maybe", "1"),
         "--allow-uid": USERS, "--allow-gid": USERS, "--client-staging": SCAN, "--redis-tenant": ("",),
-        "--adopted": SCAN, "--check": SWITCH, "--redis": ("",), "--redis-password-file": ("",), "--redis-names": SCAN,
+        "--adopted": SCAN, "--check": SWITCH, "--forget": SWITCH, "--redis": ("",), "--redis-password-file": ("",), "--redis-names": SCAN,
         "--redis-behind-proxy": SWITCH, "--metrics": LISTEN[:-3],
         "--metrics-behind-proxy": SWITCH, "--metrics-users": USERS, "--log-level": ("", "loud", "INFO"),
         "--log-target": ("", "syslog"), "--help": SWITCH,

@@ -37,7 +37,7 @@ def lines(out):
 def file_flags():
     """Flags of --help that have a key."""
     flags = set(re.findall(r"^  --([a-z-]+)", daemon("--help").stdout, re.M))
-    return flags - {"config", "check", "ready-fd", "version", "help"}
+    return flags - {"config", "check", "forget", "ready-fd", "version", "help"}
 
 
 # ---- what it takes ----
@@ -120,6 +120,7 @@ def test_the_daemon_serves_what_the_file_says(system):
     ("[pool]\nsocket =;x\n", 2, ("socket ;x", "a blank before the comment")),
     ("[pool]\nsize =\n", 2, ("size ", "give a size")),
     ("[pool]\nmemory = disk\n", 2, ("memory disk", "best, hugetlb or memfd")),
+    ("[pool]\nkeeper = me\n", 2, ("keeper me", "best, module or manager")),
     ("[pool]\npolicy = fifo\n", 2, ("policy fifo", "lru or s3fifo")),
     ("[pool]\nsocket-mode = 9\n", 2, ("socket-mode 9", "octal")),
     (f"[pool]\nsocket = {'x' * 120}\n", 2, ("socket", "1 to 107 bytes")),
@@ -171,6 +172,19 @@ def test_check_shows_the_sum_and_refuses_what_does_not_fit(tmp_path):
     assert re.search(r"pool \S+ MiB \+ tables \S+ MiB = \S+ MiB, but only", out.stderr), out.stderr
     out = check(tmp_path / "a.conf", f"[pool]\nsize = 16M\n[redis]\nlisten = unix:/a\npassword-file = {tmp_path}/none\n")
     assert out.returncode == 1 and f"{tmp_path}/none: No such file" in out.stderr
+
+
+def test_check_says_who_keeps_the_memory_and_that_a_keeper_is_missing(tmp_path):
+    out = check(tmp_path / "a.conf", "[pool]\nsize = 16M\nkeeper = manager\n")
+    assert out.returncode == 0 and "# kept by: nothing; neither systemd nor" in out.stdout
+    if os.path.exists("/dev/fabricmgr"):
+        pytest.skip("SKIP: this machine has the kernel module: tests/vm/tests/pool.c is about it")
+    out = check(tmp_path / "a.conf", "[pool]\nsize = 16M\nkeeper = module\n")
+    assert out.returncode == 1 and "FM1011 /dev/fabricmgr: No such file" in out.stderr, out.stderr
+    out = daemon("--config", f"{tmp_path}/a.conf", "--socket", f"{tmp_path}/s")
+    assert out.returncode == 1 and "FM1009 /dev/fabricmgr: No such file" in out.stderr, out.stderr
+    out = daemon("--forget")
+    assert out.returncode == 1 and "fabricmgr.ko is not loaded" in out.stderr, out.stderr
 
 
 @pytest.mark.parametrize("listen, words", [

@@ -69,6 +69,7 @@ def fill(archive, kernel, chosen, has_module):
         archive.module_file(path, is_loaded=False)
     for program in chosen:
         archive.program(f"tests/{program.name}", program.path)
+    archive.program("usr/bin/fabricmgrd", f"{TOP}/build/release/bin/fabricmgrd")
     for path in glob.glob("/usr/lib/x86_64-linux-gnu/libibverbs/librxe*.so"):
         archive.program(path, path)
     for path in glob.glob("/etc/libibverbs.d/rxe.driver"):

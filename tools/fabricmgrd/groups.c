@@ -27,6 +27,7 @@ static int check_one(struct settings *settings, uint32_t number, uint64_t *other
 	int err;
 
 	sharing_options(settings, number, &options, tenants);
+	options.flags |= FM_SERVER_KEEP;
 	options.other_bytes = *other;
 	options.other_huge_bytes = *huge;
 	err = redis_check(&settings->sharing.groups[number].settings->redis);
@@ -45,6 +46,8 @@ static int check_one(struct settings *settings, uint32_t number, uint64_t *other
 		snprintf(name, sizeof(name), "group %s: ", settings->sharing.groups[number].name);
 	fprintf(out, "# %smemory: %s%s%s\n", name, needs.rung,
 		*needs.rung_reason ? "; not the rung above: " : "", needs.rung_reason);
+	fprintf(out, "# %skept by: %s%s%s\n", name, needs.kept_by, *needs.kept_reason ? "; " : "",
+		needs.kept_reason);
 	fprintf(out, "# %sfits: pool %.1f MiB + tables %.1f MiB for %u blocks%s = %.1f MiB\n", name,
 		(double)needs.pool_bytes / mebibyte, (double)needs.table_bytes / mebibyte,
 		needs.entries_max, options.nvme_path ? " and those on NVMe" : "",

@@ -127,6 +127,22 @@ static int check(struct settings *settings)
 	return 0;
 }
 
+/* --forget: an ended daemon's memory, for good. */
+static int forget(const struct settings *settings)
+{
+	struct fm_server_options options = settings->server;
+	int groups;
+
+	options.instance = options.socket;
+	groups = fm_server_forget(&options);
+	if (groups < 0) {
+		fprintf(stderr, "fabricmgrd: %s\n", fm_error_detail());
+		return FM_EXIT_FAILED;
+	}
+	printf("given back: the memory of %d groups\n", groups);
+	return 0;
+}
+
 static int take(void *arg, int flag, const char *value)
 {
 	return settings_give(arg, (uint32_t)(flag - SETTINGS_FLAG), FROM_FLAG, 0,
@@ -158,7 +174,9 @@ static int run(const struct fm_command *command, int argc, char **argv)
 		fm_log_set_target((enum fm_log_target)settings.log_target);
 		if (settings.log_level)
 			fm_log_set_level((enum fm_log_level)settings.log_level);
-		status = settings.is_check ? check(&settings) : serve(&line, &settings);
+		status = settings.is_forget  ? forget(&settings)
+			 : settings.is_check ? check(&settings)
+					     : serve(&line, &settings);
 		settings_destroy(&settings);
 	}
 	settings_destroy(&line);

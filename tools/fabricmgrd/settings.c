@@ -60,6 +60,16 @@ static int take_memory(struct settings *settings, const char *what, const char *
 	return fm_parse_name(what, value, rungs, 3, &name);
 }
 
+static int take_keeper(struct settings *settings, const char *what, const char *value, uint32_t n)
+{
+	static const char *const keepers[] = {"best", "module", "manager"};
+	int name;
+
+	(void)n;
+	settings->server.keeper = value;
+	return fm_parse_name(what, value, keepers, 3, &name);
+}
+
 static int take_entries(struct settings *settings, const char *what, const char *value, uint32_t n)
 {
 	(void)n;
@@ -243,6 +253,12 @@ static int take_check(struct settings *settings, const char *what, const char *v
 	return take_yes(what, value, &settings->is_check);
 }
 
+static int take_forget(struct settings *settings, const char *what, const char *value, uint32_t n)
+{
+	(void)n;
+	return take_yes(what, value, &settings->is_forget);
+}
+
 /* In the order of --help. */
 const struct setting settings_table[] = {
 	{.flag = "config",
@@ -252,6 +268,9 @@ const struct setting settings_table[] = {
 	{.flag = "check",
 	 .help = "says what would be used, and whether it fits; starts nothing",
 	 .take = take_check},
+	{.flag = "forget",
+	 .help = "gives back what the kernel module keeps of it, and ends",
+	 .take = take_forget},
 	{.section = "pool",
 	 .key = "socket",
 	 .flag = "socket",
@@ -284,6 +303,14 @@ const struct setting settings_table[] = {
 	 .help = "best, hugetlb or memfd (default best)",
 	 .fallback = "best",
 	 .take = take_memory},
+	{.section = "pool",
+	 .key = "keeper",
+	 .flag = "keeper",
+	 .is_of_group = true,
+	 .argument = "WHO",
+	 .help = "memory beyond the daemon's end: best, module or manager (default best)",
+	 .fallback = "best",
+	 .take = take_keeper},
 	{.section = "pool",
 	 .key = "entries",
 	 .flag = "entries",

@@ -31,7 +31,7 @@ struct settings {
 	int log_level;	/* 0: what FABRICMGR_LOG says */
 	int log_target; /* enum fm_log_target */
 	int ready_fd;
-	bool is_check;
+	bool is_check, is_forget;
 	const char *file;      /* --config; NULL: SETTINGS_FILE when it is there */
 	char *read_from;       /* the file that was read; NULL: none */
 	bool is_group;	       /* of a sharing group other than that of [pool] */

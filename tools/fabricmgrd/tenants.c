@@ -504,6 +504,7 @@ void sharing_options(const struct settings *settings, uint32_t number,
 	const struct sharing_group *group = &settings->sharing.groups[number];
 
 	*out = group->settings->server;
+	out->instance = settings->server.socket;
 	out->uids = group->settings->uids.list;
 	out->n_uids = group->settings->uids.n;
 	out->gids = group->settings->gids.list;
