@@ -5,7 +5,8 @@
 Every program of tests/vm/tests runs in one machine of each kernel, the module freshly loaded before it and
 unloaded after it. Failed is a program, an unload, any complaint in the kernel's log, a leak, memory
 that does not come back and a machine that does not come to its end. At last faults are planted in the
-same machine: a harness that does not find them fails, too.
+same machine: a harness that does not find them fails, too. Programs for a pair of machines run in the end, one
+end on the first kernel and the other on the last.
 """
 import argparse
 import glob
@@ -56,13 +57,19 @@ class Program:
     def is_for(self, kernel):
         return self.wish("only", kernel) == kernel and self.wish("not") != kernel
 
+    @property
+    def is_for_a_pair(self):
+        return self.wish("pair") is not None
 
-def programs(kernel, only):
+
+def programs(kernel, only, for_a_pair=False):
     found = [Program(source) for source in sorted(glob.glob(f"{HERE}/tests/*.c"))]
-    return [program for program in found if program.is_for(kernel) and (not only or program.name in only)]
+    return [program for program in found if program.is_for(kernel) and program.is_for_a_pair == for_a_pair
+            and (not only or program.name in only)]
 
 
-def fill(archive, kernel, chosen, has_module):
+def fill_common(archive, kernel, chosen, has_module):
+    """What every machine needs; returns (the head of its job, its lines that run the programs)."""
     for name in MODULES:
         archive.module(name)
     for path in glob.glob(f"{TOP}/build/kmod/{kernel}/*.ko") + glob.glob(f"{TOP}/build/vm-modules/{kernel}/*.ko"):
@@ -76,18 +83,25 @@ def fill(archive, kernel, chosen, has_module):
         archive.file(path, path)
     archive.program("usr/bin/rdma", shutil.which("rdma", path=machine.PATH))
     with open(f"{HERE}/job.sh", encoding="utf-8") as file:
-        lines = [file.read(), "echo @unknown $(unknown_kib)"]
+        head = [f"export FABRICMGR_KERNEL={kernel} LOST_KIB_MAX={LOST_KIB_MAX}", file.read()]
+    lines = []
     for program in chosen:
         is_loaded = "no" if not has_module or "unloaded" in program.wishes else "yes"
         lines.append(f"program {program.name} {program.wish('limit', LIMIT_S)} {is_loaded}")
+    return head, lines
+
+
+def fill(archive, kernel, chosen, has_module):
+    head, lines = fill_common(archive, kernel, chosen, has_module)
+    lines = [*head, "echo @unknown $(unknown_kib)", *lines, "echo @unknown $(unknown_kib)"]
     plants = [] if kernel != "6.1" or not has_module else PLANTS
     for fault, _ in plants:
         archive.file(f"modules/plant-{fault}.ko", f"{TOP}/build/kmod-plants/{kernel}/{fault}/fabricmgr.ko")
-    lines += ["echo @unknown $(unknown_kib)", "scan_for_leaks"]
+    lines.append("scan_for_leaks")
     lines += [f"FUZZ_SECONDS=3 plant {fault} {program}" for fault, program in plants
               if program.split()[0] in {one.name for one in chosen}]
     lines += [f"planted {fault}" for fault in PLANTED[kernel]]
-    archive.text("job", f"export FABRICMGR_KERNEL={kernel} LOST_KIB_MAX={LOST_KIB_MAX}\n" + "\n".join(lines) + "\n")
+    archive.text("job", "\n".join(lines) + "\n")
 
 
 def verdict(text, status):
@@ -103,19 +117,20 @@ def verdict(text, status):
     return sum(word == "ok" for word, _ in lines) - skipped, failed, skipped
 
 
-def report_programs(kernel, chosen, vm):
+def report_programs(place, chosen, vm):
+    """@place: "6.1", or one of a pair."""
     for program in chosen:
         found = re.search(rf"^@begin {program.name}\n(.*?)^@end {program.name} (\d+) ([\d.]+) ([\d.]+)$",
                           vm.output, re.S | re.M)
         if not found:
             begun = vm.output.find(f"@begin {program.name}\n")
             text = vm.output[begun:] if begun >= 0 else "it was not begun"
-            common.report(f"vm/{kernel}/{program.name}", 0, 1, 0, 0.0, f"{text}\nit did not end\n" + tail(vm.log))
+            common.report(f"vm/{place}/{program.name}", 0, 1, 0, 0.0, f"{text}\nit did not end\n" + tail(vm.log))
             continue
         text, status = found[1] + f"exit status {found[2]}\n", int(found[2])
         result = verdict(text, status)
         text = re.sub(r"^(.*# SKIP.*)$", r"SKIP: \1", text, flags=re.M)
-        common.report(f"vm/{kernel}/{program.name}", *result, float(found[4]) - float(found[3]), text)
+        common.report(f"vm/{place}/{program.name}", *result, float(found[4]) - float(found[3]), text)
 
 
 def tail(text, lines=40):
@@ -143,20 +158,23 @@ def where(log, fault):
     return f"during {before[-1]}:\n{fault}" if before else fault
 
 
-def report_machine(kernel, vm, status):
+def report_machine(kernel, vm, status, place=None):
+    place = place or kernel
     # The kernel's own start is not judged, but for modules that did not load.
     begun = vm.log.find("vm: begin")
     early = "".join(re.findall(r"^.*vm: insmod .*\n", vm.log[:begun], re.M)) if begun >= 0 else vm.log
     own, planted = split_log(early + vm.log[max(begun, 0):])
     faults = [where(own, fault) for fault in machine.faults(own)]
-    common.report(f"vm/{kernel}/the kernel's log", int(not faults), int(bool(faults)), 0, vm.seconds, "\n".join(faults))
+    common.report(f"vm/{place}/the kernel's log", int(not faults), int(bool(faults)), 0, vm.seconds, "\n".join(faults))
     is_ended = status == 0
-    common.report(f"vm/{kernel}/the end", int(is_ended), int(not is_ended), 0, vm.seconds,
+    common.report(f"vm/{place}/the end", int(is_ended), int(not is_ended), 0, vm.seconds,
                   "" if is_ended else f"{'stopped at its limit' if vm.is_late else 'it ended early'}\n" + tail(vm.log))
     unknown = [int(kib) for kib in re.findall(r"^@unknown (\d+)$", vm.output, re.M)]
     lost = unknown[1] - unknown[0] if len(unknown) == 2 else LOST_KIB_MAX + 1
+    if place != kernel:  # network cards keep pages; what is lost shows in the machines without
+        return
     if kernel != "debug":  # where KASAN holds back what was freed
-        common.report(f"vm/{kernel}/memory comes back", int(lost <= LOST_KIB_MAX), int(lost > LOST_KIB_MAX), 0, 0.0,
+        common.report(f"vm/{place}/memory comes back", int(lost <= LOST_KIB_MAX), int(lost > LOST_KIB_MAX), 0, 0.0,
                       f"NOTE: {lost} KiB more than before the programs belong to nobody")
     for fault, program, result in re.findall(r"^@plant (\S+) (\S+) (\d+)$", vm.output, re.M):
         is_found = result not in ("0", str(SKIPPED))
@@ -167,35 +185,77 @@ def report_machine(kernel, vm, status):
                       planted.get(fault, "it was not planted"))
 
 
+def is_built(kernel):
+    return os.path.exists(f"{TOP}/build/kmod/{kernel}/fabricmgr.ko")
+
+
+def is_worth_another(vm, status, left):
+    """A kernel that patches its own code while it starts may stumble under emulation; nothing of ours ran."""
+    if status is not None or vm.is_late or "vm: begin" in vm.log or not left:
+        return False
+    print(f"NOTE: a kernel did not come to its first program, and is started again:\n{tail(vm.log, 8)}", flush=True)
+    return True
+
+
 def check(kernel, only):
+    chosen = programs(kernel, only)
+    if not chosen:
+        return
     folder = kernels.find(kernel)
     if not folder:
         print("SKIP: make check-vm-debug: no debug kernel is at hand: `make debug-kernel` builds one (an hour), "
               "DEBUG_KERNEL=FOLDER names a built one", flush=True)
         common.report(f"vm/{kernel}", 0, 0, 1, 0.0)
         return
-    has_module = os.path.exists(f"{TOP}/build/kmod/{kernel}/fabricmgr.ko")
+    has_module = is_built(kernel)
     if not has_module:
         is_here = os.path.exists(f"{TOP}/kmod/Kbuild")
         common.report(f"vm/{kernel}/fabricmgr.ko", 0, int(is_here), int(not is_here), 0.0,
                       f"SKIP: it is not built for {kernel}: make kmod")
     work = machine.work_folder()
     try:
-        chosen = programs(kernel, only)
         archive = machine.Archive(folder)
         fill(archive, kernel, chosen, has_module)
         for left in reversed(range(BOOTS_MAX)):
             vm = machine.Machine(folder, archive, work, machine.nvme(work))
             status = vm.start().wait(MACHINE_LIMIT_S[kernel])
-            # A kernel that patches its own code while it starts may stumble under emulation; nothing of ours ran.
-            if status is not None or vm.is_late or "vm: begin" in vm.log or not left:
+            if not is_worth_another(vm, status, left):
                 break
-            print(f"NOTE: {kernel} did not come to its first program, and is started again:\n{tail(vm.log, 8)}",
-                  flush=True)
         report_programs(kernel, chosen, vm)
         report_machine(kernel, vm, status)
     finally:
         machine.forget(work)
+
+
+def check_pair(kernels_of, only):
+    """Programs whose one side runs on @kernels_of[0] and whose other on the second, with a network between them."""
+    chosen = [program for program in programs(kernels_of[0], only, for_a_pair=True) if program.is_for(kernels_of[1])]
+    if not chosen or not all(is_built(kernel) for kernel in kernels_of):
+        return
+    sides = list(zip(kernels_of, ("lender", "borrower")))
+    works = [machine.work_folder() for _ in sides]
+    try:
+        archives = []
+        for kernel, side in sides:
+            archive = machine.Archive(kernels.find(kernel))
+            for name in ("virtio_pci", "virtio_net"):
+                archive.module(name)
+            head, lines = fill_common(archive, kernel, chosen, True)
+            archive.text("job", "\n".join([f"export FABRICMGR_SIDE={side}", *head, *lines]) + "\n")
+            archives.append(archive)
+        for left in reversed(range(BOOTS_MAX)):
+            vms = [machine.Machine(kernels.find(kernel), archive, work, machine.network(f"{works[0]}/net", side == "lender"))
+                   for (kernel, side), archive, work in zip(sides, archives, works)]
+            statuses = machine.run_pair(*vms, MACHINE_LIMIT_S[kernels_of[0]])
+            # Both wait for the other: one that did not start leaves none of the two a result.
+            if not any([is_worth_another(vm, status, left) for vm, status in zip(vms, statuses)]):
+                break
+        for (kernel, side), vm, status in zip(sides, vms, statuses):
+            report_programs(f"{kernel} as {side}", chosen, vm)
+            report_machine(kernel, vm, status, f"{kernel} as {side}")
+    finally:
+        for work in works:
+            machine.forget(work)
 
 
 def main():
@@ -208,6 +268,8 @@ def main():
         kmod.kmod(kernels.checkpatch())
     for kernel in options.kernels:
         check(kernel, options.only)
+    if "debug" not in options.kernels:
+        check_pair((options.kernels[0], options.kernels[-1]), options.only)
     total = common.TOTAL
     print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
     return 1 if total["failed"] or not (total["passed"] or total["skipped"]) else 0

@@ -207,6 +207,24 @@ def nvme(folder, bytes_=64 << 20):
             "-device", "pcie-root-port,id=rp1,chassis=3,slot=3", "-device", "nvme,serial=s1,drive=d1,bus=rp1"]
 
 
+def network(path, is_first):
+    """A network card; the two machines that name the same socket @path hold the ends of one wire."""
+    return ["-netdev", f"stream,id=n0,server={'on' if is_first else 'off'},addr.type=unix,addr.path={path}",
+            "-device", f"virtio-net-pci,netdev=n0,mac=52:54:00:00:00:0{1 if is_first else 2},host_mtu=9000,romfile="]
+
+
+def run_pair(first, second, limit_s):
+    """Starts two machines on one wire and waits for both; the first holds the socket. Returns both statuses."""
+    path = next(option for option in first.command if "addr.path=" in option).split("addr.path=")[1]
+    if os.path.exists(path):
+        os.unlink(path)
+    first.start()
+    while not os.path.exists(path) and first.process.poll() is None:
+        time.sleep(0.01)
+    second.start()
+    return [vm.wait(limit_s) for vm in (first, second)]
+
+
 def read(path):
     try:
         with open(path, "rb") as file:
