@@ -48,7 +48,7 @@ enum fm_format {
  */
 struct fm_matrix {
 	enum fm_format format;
-	bool is_level; /* for product_level; else for the other products and rows */
+	bool is_level;		/* for product_level; else for the other products and rows */
 	uint32_t rows, columns; /* columns: a multiple of 32; of 256 for Q4_K, Q5_K, Q6_K */
 	size_t group_bytes;
 	uint8_t *data; /* aligned to 64; groups * group_bytes */
@@ -114,30 +114,46 @@ static inline size_t fm_level_tiles(uint32_t columns)
  * of half or float; likewise its values. */
 struct fm_attention {
 	uint32_t n_heads, head_dim; /* head_dim: a multiple of 32, at most FM_ATTENTION_HEAD_MAX */
-	uint32_t position;	    /* of the first token, which attends to 0..position */
+	uint32_t position;	    /* of the first token, which attends to all up to its own */
 	uint32_t n_tokens;	    /* all in one block: of FM_ATTENTION_TOKENS positions */
-	size_t stride;		    /* floats from one token's q, or out, to the next one's */
+	uint32_t window; /* 0, or how many positions a token attends to: its own and those before */
+	size_t stride;	 /* floats from one token's q, or out, to the next one's */
 	bool is_half;
 	float scale;
 	void *const *blocks;
 	size_t key_offset, value_offset;
 };
 
+/* The first position that the token at @position attends to. */
+static inline size_t fm_attention_start(const struct fm_attention *attention, size_t position)
+{
+	size_t n = position + 1;
+
+	return attention->window && n > attention->window ? n - attention->window : 0;
+}
+
 /* ---- the table ---------------------------------------------------------------------------- */
 
 struct fm_kernels {
 	const char *isa;
 
-	/* out[i] = x[i] * (1 / sqrt(mean of squares + epsilon)) * weight[i]; n is a multiple of 16
-	 */
+	/* out[i] = x[i] * (1 / sqrt(mean of squares + epsilon)) * weight[i]; n is a multiple of
+	 * 16; out may be x */
 	void (*rms_norm)(float *out, const float *x, const float *weight, size_t n, float epsilon);
 	/* x[i] += y[i] */
 	void (*add)(float *x, const float *y, size_t n);
+	/* x[i] *= factor */
+	void (*scale)(float *x, float factor, size_t n);
 	/* Turns adjacent pairs of each head by the angles in @table: cosine, sine for each pair. */
 	void (*rope)(float *x, const float *table, size_t n_heads, size_t head_dim,
 		     size_t rope_dim);
+	/* The same for pairs half of rope_dim apart. */
+	void (*rope_halves)(float *x, const float *table, size_t n_heads, size_t head_dim,
+			    size_t rope_dim);
 	/* gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i] */
 	void (*silu_multiply)(float *gate, const float *up, size_t n);
+	/* gate[i] = gelu(gate[i]) * up[i], gelu by its tanh formula */
+	void (*gelu_multiply)(float *gate, const float *up, size_t n);
 	/* Writes row @token of the tiles of one tile row: tiles[0..n / 32). */
 	void (*quantise)(struct fm_tile *tiles, size_t token, const float *x, size_t n,
 			 bool is_fine);

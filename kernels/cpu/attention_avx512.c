@@ -161,7 +161,10 @@ INLINE void attend_heads(bool is_half, const struct fm_attention *attention, siz
 
 bool fm_avx512_attention(const struct fm_attention *attention, const float *q, float *out)
 {
-	if (attention->head_dim != HEAD_DIM)
+	const size_t last = attention->position + attention->n_tokens - 1;
+
+	/* Where a window cuts, the generic code has no such path beside it. */
+	if (attention->head_dim != HEAD_DIM || fm_attention_start(attention, last))
 		return false;
 	if (attention->n_tokens * attention->n_heads >= FM_AVX512_PROMPT_QUERIES) {
 		fm_avx512_attention_prompt(attention, q, out);

@@ -17,8 +17,10 @@ static void attention(const struct fm_attention *job, const float *q, float *out
 }
 
 #define KERNELS                                                                                    \
-	.rms_norm = fm_generic_rms_norm, .add = fm_generic_add, .rope = fm_generic_rope,           \
-	.silu_multiply = fm_generic_silu_multiply, .quantise = fm_avx512_quantise,                 \
+	.rms_norm = fm_generic_rms_norm, .add = fm_generic_add, .scale = fm_generic_scale,         \
+	.rope = fm_generic_rope, .rope_halves = fm_generic_rope_halves,                            \
+	.silu_multiply = fm_generic_silu_multiply, .gelu_multiply = fm_generic_gelu_multiply,      \
+	.quantise = fm_avx512_quantise,                                                            \
 	.store_kv = fm_generic_store_kv, .attention = attention,                                   \
 	.quantise_level = fm_avx512_quantise_level, .product_float = fm_avx512_product_float,      \
 	.row = fm_generic_row

@@ -29,6 +29,10 @@
 #define FM_EXP_LN2_HIGH 0.693359375f
 #define FM_EXP_LN2_LOW	(-2.12194440e-4f)
 
+/* 2 sqrt(2 / pi), and that times 0.044715. */
+#define FM_GELU_LINEAR 1.59576912f
+#define FM_GELU_CUBE   0.0713548163f
+
 /* exp(x), within 2 ulp; 0 below FM_EXP_LOW, exp(FM_EXP_HIGH) above it. exp(0) is exactly 1. */
 static inline float fm_exp(float x)
 {
@@ -84,6 +88,12 @@ FM_GENERIC void fm_generic_add(float *x, const float *y, size_t n)
 		x[i] = x[i] + y[i];
 }
 
+FM_GENERIC void fm_generic_scale(float *x, float factor, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		x[i] = x[i] * factor;
+}
+
 FM_GENERIC void fm_generic_rope(float *x, const float *table, size_t n_heads, size_t head_dim,
 				size_t rope_dim)
 {
@@ -97,10 +107,37 @@ FM_GENERIC void fm_generic_rope(float *x, const float *table, size_t n_heads, si
 	}
 }
 
+FM_GENERIC void fm_generic_rope_halves(float *x, const float *table, size_t n_heads,
+				       size_t head_dim, size_t rope_dim)
+{
+	for (size_t head = 0; head < n_heads; head++, x += head_dim) {
+		float *low = x, *high = x + rope_dim / 2;
+
+		for (size_t i = 0; i < rope_dim / 2; i++) {
+			float a = low[i], b = high[i];
+			float cosine = table[2 * i], sine = table[2 * i + 1];
+
+			low[i] = fmaf(a, cosine, -(b * sine));
+			high[i] = fmaf(b, cosine, a * sine);
+		}
+	}
+}
+
 FM_GENERIC void fm_generic_silu_multiply(float *gate, const float *up, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
 		gate[i] = gate[i] / (1.0f + fm_exp(-gate[i])) * up[i];
+}
+
+/* x (1 + tanh(u)) / 2 is x / (1 + exp(-2u)), and u = sqrt(2 / pi) (x + 0.044715 x^3). */
+FM_GENERIC void fm_generic_gelu_multiply(float *gate, const float *up, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		float x = gate[i];
+		float twice_u = x * fmaf(x * x, FM_GELU_CUBE, FM_GELU_LINEAR);
+
+		gate[i] = x / (1.0f + fm_exp(-twice_u)) * up[i];
+	}
 }
 
 FM_GENERIC void fm_generic_quantise(struct fm_tile *tiles, size_t token, const float *x, size_t n,
@@ -163,13 +200,13 @@ struct fm_softmax {
 	float values[FM_ATTENTION_HEAD_MAX];
 };
 
-/* Scores of one head against the first @n tokens of a tile. */
+/* Scores of one head against tokens @start..@n of a tile. */
 static inline void fm_generic_scores(const struct fm_attention *attention, const float *q,
-				     const void *keys, size_t n, float *scores)
+				     const void *keys, size_t start, size_t n, float *scores)
 {
 	float buffer[FM_ATTENTION_HEAD_MAX];
 
-	for (size_t token = 0; token < n; token++) {
+	for (size_t token = start; token < n; token++) {
 		const float *key = fm_generic_kv_row(attention, keys, token, buffer);
 		float lanes[FM_LANES] = {0};
 
@@ -180,26 +217,26 @@ static inline void fm_generic_scores(const struct fm_attention *attention, const
 	}
 }
 
-/* Takes one tile into the online softmax of one head. */
+/* Takes tokens @start..@n of one tile into the online softmax of one head. */
 static inline void fm_generic_tile(const struct fm_attention *attention, const float *q,
-				   size_t tile, size_t n, struct fm_softmax *state)
+				   size_t tile, size_t start, size_t n, struct fm_softmax *state)
 {
 	const uint8_t *block = attention->blocks[tile];
 	float scores[FM_ATTENTION_TOKENS], weights[FM_ATTENTION_TOKENS] = {0};
 	float buffer[FM_ATTENTION_HEAD_MAX];
 	float largest = state->largest, rescale;
 
-	fm_generic_scores(attention, q, block + attention->key_offset, n, scores);
-	for (size_t token = 0; token < n; token++)
+	fm_generic_scores(attention, q, block + attention->key_offset, start, n, scores);
+	for (size_t token = start; token < n; token++)
 		largest = scores[token] > largest ? scores[token] : largest;
 	rescale = fm_exp(state->largest - largest);
-	for (size_t token = 0; token < n; token++)
+	for (size_t token = start; token < n; token++)
 		weights[token] = fm_exp(scores[token] - largest);
 	state->largest = largest;
 	state->sum = fmaf(state->sum, rescale, fm_lanes_sum(weights));
 	for (size_t i = 0; i < attention->head_dim; i++)
 		state->values[i] = state->values[i] * rescale;
-	for (size_t token = 0; token < n; token++) {
+	for (size_t token = start; token < n; token++) {
 		const float *value = fm_generic_kv_row(attention, block + attention->value_offset,
 						       token, buffer);
 
@@ -211,12 +248,15 @@ static inline void fm_generic_tile(const struct fm_attention *attention, const f
 static inline void fm_generic_attend(const struct fm_attention *attention, size_t position,
 				     const float *q, float *out)
 {
+	const size_t start = fm_attention_start(attention, position);
 	struct fm_softmax state = {.largest = -INFINITY};
 
-	for (size_t first = 0; first <= position; first += FM_ATTENTION_TOKENS) {
+	for (size_t first = start - start % FM_ATTENTION_TOKENS; first <= position;
+	     first += FM_ATTENTION_TOKENS) {
 		size_t n = position + 1 - first;
 
 		fm_generic_tile(attention, q, first / FM_ATTENTION_TOKENS,
+				first < start ? start - first : 0,
 				n < FM_ATTENTION_TOKENS ? n : FM_ATTENTION_TOKENS, &state);
 	}
 	for (size_t i = 0; i < attention->head_dim; i++)
@@ -496,10 +536,11 @@ FM_GENERIC void fm_generic_product_float(const struct fm_matrix *matrix, size_t 
 
 /* All of the table but the level products, which each path but the portable one has its own of. */
 #define FM_GENERIC_KERNELS                                                                         \
-	.rms_norm = fm_generic_rms_norm, .add = fm_generic_add, .rope = fm_generic_rope,           \
-	.silu_multiply = fm_generic_silu_multiply, .quantise = fm_generic_quantise,                \
-	.store_kv = fm_generic_store_kv, .attention = fm_generic_attention,                        \
-	.product_integer = fm_generic_product_integer,                                             \
+	.rms_norm = fm_generic_rms_norm, .add = fm_generic_add, .scale = fm_generic_scale,         \
+	.rope = fm_generic_rope, .rope_halves = fm_generic_rope_halves,                            \
+	.silu_multiply = fm_generic_silu_multiply, .gelu_multiply = fm_generic_gelu_multiply,      \
+	.quantise = fm_generic_quantise, .store_kv = fm_generic_store_kv,                          \
+	.attention = fm_generic_attention, .product_integer = fm_generic_product_integer,          \
 	.quantise_level = fm_generic_quantise_level, .product_float = fm_generic_product_float,    \
 	.row = fm_generic_row
 

@@ -426,6 +426,15 @@ START_TEST(vectors_are_the_same)
 		x[2] = -200.0f;
 		memcpy(a, x, n * 4);
 		memcpy(b, x, n * 4);
+		portable->rope_halves(a, weight, n / 32, 32, 32);
+		kernels->rope_halves(b, weight, n / 32, 32, 32);
+		assert_bytes(a, b, n * 4, "rope_halves");
+		portable->scale(a, 1.7f, n);
+		kernels->scale(b, 1.7f, n);
+		assert_bytes(a, b, n * 4, "scale");
+		portable->gelu_multiply(a, weight, n);
+		kernels->gelu_multiply(b, weight, n);
+		assert_bytes(a, b, n * 4, "gelu_multiply");
 		portable->silu_multiply(a, weight, n);
 		kernels->silu_multiply(b, weight, n);
 		assert_bytes(a, b, n * 4, "silu_multiply");
@@ -457,8 +466,43 @@ START_TEST(vectors_are_the_same)
 }
 END_TEST
 
+/* Against the formulas in double. */
+START_TEST(gates_and_turns_are_right)
+{
+	float x[64], up[64], table[32], turned[64];
+
+	path(0);
+	for (int i = 0; i < 64; i++) {
+		x[i] = turned[i] = (float)(i - 32) / 3.0f;
+		up[i] = 1.0f + (float)i / 64.0f;
+	}
+	portable->gelu_multiply(x, up, 64);
+	for (int i = 0; i < 64; i++) {
+		double v = (i - 32) / 3.0;
+		double u = sqrt(2.0 / acos(-1.0)) * (v + 0.044715 * v * v * v);
+		double right = 0.5 * v * (1.0 + tanh(u)) * (double)up[i];
+
+		ck_assert_msg(fabs((double)x[i] - right) <= 2e-6 * fabs(right) + 1e-7,
+			      "gelu(%g) * %g: %g is not %g", v, (double)up[i], (double)x[i], right);
+	}
+	for (int i = 0; i < 16; i++) {
+		table[2 * i] = (float)cos(i);
+		table[2 * i + 1] = (float)sin(i);
+	}
+	memcpy(x, turned, sizeof(x));
+	portable->rope_halves(turned, table, 1, 64, 32);
+	for (int i = 0; i < 16; i++) {
+		double low = x[i] * cos(i) - x[i + 16] * sin(i);
+		double high = x[i + 16] * cos(i) + x[i] * sin(i);
+
+		ck_assert(fabs(turned[i] - low) < 1e-5 && fabs(turned[i + 16] - high) < 1e-5);
+	}
+	ck_assert(!memcmp(turned + 32, x + 32, 32 * sizeof(float)));
+}
+END_TEST
+
 static void compare_attention(const struct fm_kernels *kernels, uint32_t n_heads, uint32_t dim,
-			      uint32_t position, uint32_t n_tokens, bool is_half)
+			      uint32_t position, uint32_t n_tokens, bool is_half, uint32_t window)
 {
 	size_t stride = n_heads * dim + 5;
 	size_t n_blocks = position / 16 + 1, half = 16 * dim * (is_half ? 2 : 4);
@@ -470,6 +514,7 @@ static void compare_attention(const struct fm_kernels *kernels, uint32_t n_heads
 		.head_dim = dim,
 		.position = position,
 		.n_tokens = n_tokens,
+		.window = window,
 		.stride = stride,
 		.is_half = is_half,
 		.scale = 0.3f,
@@ -481,7 +526,7 @@ static void compare_attention(const struct fm_kernels *kernels, uint32_t n_heads
 		blocks[i] = malloc(2 * half);
 		memset(blocks[i], 0xff, 2 * half); /* NaN where nothing was written */
 	}
-	for (uint32_t i = 0; i < position + n_tokens; i++) {
+	for (uint32_t i = fm_attention_start(&attention, position); i < position + n_tokens; i++) {
 		for (size_t which = 0; which < 2; which++) {
 			for (uint32_t j = 0; j < dim; j++)
 				row[j] = random_float();
@@ -522,7 +567,57 @@ START_TEST(attention_is_the_same)
 			for (size_t i = 0; i < sizeof(positions) / sizeof(positions[0]); i++)
 				for (int is_half = 0; is_half < 2; is_half++)
 					compare_attention(kernels, n_heads, dims[dim], positions[i],
-							  1, is_half);
+							  1, is_half, 0);
+}
+END_TEST
+
+START_TEST(attention_in_a_window_is_the_same)
+{
+	static const uint32_t windows[] = {1, 5, 16, 17, 48, 100};
+	const struct fm_kernels *kernels = path(_i);
+
+	for (size_t i = 0; kernels && i < sizeof(windows) / sizeof(windows[0]); i++)
+		for (uint32_t position = 0; position < 80; position += 11)
+			for (uint32_t dim = 64; dim <= 256; dim *= 4)
+				compare_attention(kernels, 2, dim, position,
+						  1 + (position + i) % (16 - position % 16), i & 1,
+						  windows[i]);
+}
+END_TEST
+
+/* A window that begins with a block sees what a sequence that began there would. */
+START_TEST(a_window_leaves_out_what_is_before_it)
+{
+	enum { DIM = 32, BLOCKS = 4, WINDOW = 2 * FM_ATTENTION_TOKENS };
+	float kv[BLOCKS][2][FM_ATTENTION_TOKENS][DIM], q[DIM], a[DIM], b[DIM], all[DIM];
+	void *blocks[BLOCKS];
+	struct fm_attention attention = {
+		.n_heads = 1,
+		.head_dim = DIM,
+		.position = BLOCKS * FM_ATTENTION_TOKENS - 1,
+		.n_tokens = 1,
+		.window = WINDOW,
+		.stride = DIM,
+		.scale = 0.3f,
+		.blocks = blocks,
+		.value_offset = sizeof(kv[0][0]),
+	};
+
+	path(0);
+	for (size_t i = 0; i < sizeof(kv) / sizeof(float); i++)
+		((float *)kv)[i] = random_float();
+	for (int i = 0; i < BLOCKS; i++)
+		blocks[i] = kv[i];
+	for (int i = 0; i < DIM; i++)
+		q[i] = random_float();
+	portable->attention(&attention, q, a);
+	attention.window = 0;
+	portable->attention(&attention, q, all);
+	attention.blocks = blocks + BLOCKS - 2;
+	attention.position = WINDOW - 1;
+	portable->attention(&attention, q, b);
+	assert_bytes(a, b, sizeof(a), "attention in a window");
+	ck_assert(memcmp(a, all, sizeof(a)) != 0);
 }
 END_TEST
 
@@ -536,9 +631,9 @@ START_TEST(attention_of_runs_is_the_same)
 			for (uint32_t n = 1; position + n <= 16; n += n == 1 ? 1 : 3)
 				for (int i = 0; i < 4; i++)
 					compare_attention(kernels, n_heads, 64,
-							  position + (i & 1) * 48, n, i & 2);
+							  position + (i & 1) * 48, n, i & 2, 0);
 	for (uint32_t dim = 32; kernels && dim <= 256; dim *= 2)
-		compare_attention(kernels, 70, dim, 32, 16, true);
+		compare_attention(kernels, 70, dim, 32, 16, true, 0);
 }
 END_TEST
 
@@ -557,9 +652,12 @@ int main(void)
 	tcase_add_test(tests, packed_is_as_large_as_the_file);
 	tcase_add_test(tests, products_are_right);
 	tcase_add_loop_test(tests, vectors_are_the_same, 0, 3);
+	tcase_add_test(tests, gates_and_turns_are_right);
 	/* Slow, and the AMX path's attention is that of AVX-512. */
 	tcase_add_loop_test(tests, attention_is_the_same, 0, 2);
 	tcase_add_loop_test(tests, attention_of_runs_is_the_same, 0, 2);
+	tcase_add_loop_test(tests, attention_in_a_window_is_the_same, 0, 2);
+	tcase_add_test(tests, a_window_leaves_out_what_is_before_it);
 	suite_add_tcase(suite, tests);
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);
