@@ -98,6 +98,7 @@ help:
 	'                  your own: make -C kmod KDIR=/path/to/its/build' \
 	'  make check-vm   the module in virtual machines with Debian 12 kernels 6.1 and 6.12 (ONLY=program)' \
 	'  make check-vm-debug  the same under KASAN, lockdep and kmemleak (DEBUG_KERNEL=folder; make debug-kernel)' \
+	'  make families-reference  logits of small models of each architecture, by Transformers' \
 	'  make check-formats  weights in every format against the gguf package' \
 	'  make fuzz       the fuzz targets, FUZZ_SECONDS (10) each' \
 	'  make install    DESTDIR= PREFIX=$(PREFIX) LIBDIR=PREFIX/lib; make uninstall takes the same' \
@@ -251,6 +252,17 @@ check-model: deps-test
 check-formats: deps-test
 	@$(MAKE) --no-print-directory -s -j$$(nproc) units
 	@/usr/bin/python3 -m pytest -q -rs -p no:cacheprovider tests/process/test_formats.py
+
+# What Transformers gives for the small models of tests/unit/test_families.c: committed, made anew by this (3 GB of packages).
+REFERENCE := build/reference
+.PHONY: families-reference
+families-reference: deps-test
+	@$(MAKE) --no-print-directory -s -j$$(nproc) $(BUILD)/tests/unit/families
+	@rm -rf $(REFERENCE)/families && mkdir -p $(REFERENCE)/families
+	@[ -x $(REFERENCE)/venv/bin/pip ] || python3 -m venv $(REFERENCE)/venv
+	@$(REFERENCE)/venv/bin/pip --disable-pip-version-check install -q -r tests/data/reference-requirements.txt
+	@FAMILIES_WRITE=$(REFERENCE)/families $(BUILD)/tests/unit/families
+	@$(REFERENCE)/venv/bin/python tests/data/make_family_reference.py $(REFERENCE)/families tests/data/families-reference.json.gz
 
 fuzz: deps-test
 	@python3 tests/run.py --only fuzz

@@ -167,11 +167,23 @@ void fm_buffers_destroy(struct fm_buffers *buffers)
 	memset(buffers, 0, sizeof(*buffers));
 }
 
+static void fill_angles(const struct fm_rope *rope, uint32_t dim, uint64_t first, uint64_t end)
+{
+	for (uint64_t i = first; i < end; i++) {
+		for (uint32_t j = 0; j < dim; j += 2) {
+			double angle = (double)i / (double)rope->factor *
+				       pow((double)rope->theta, -(double)j / dim);
+
+			rope->table[i * dim + j] = (float)cos(angle);
+			rope->table[i * dim + j + 1] = (float)sin(angle);
+		}
+	}
+}
+
 int fm_rope_reserve(struct fm_model *model, uint32_t position)
 {
 	const uint32_t dim = model->hyper.rope_dim;
 	uint64_t n = model->rope_positions ? model->rope_positions : 256;
-	float *table;
 
 	if (position < model->rope_positions)
 		return 0;
@@ -179,21 +191,17 @@ int fm_rope_reserve(struct fm_model *model, uint32_t position)
 		n *= 2;
 	if (n > model->info.context_length)
 		n = model->info.context_length;
-	table = realloc(model->rope_table, n * dim * sizeof(*table));
-	if (!table)
-		return fm_fail(FM_ERR_NO_MEMORY,
-			       "no memory for the rotary angles of %llu positions",
-			       (unsigned long long)n);
-	for (uint64_t i = model->rope_positions; i < n; i++) {
-		for (uint32_t j = 0; j < dim; j += 2) {
-			double angle =
-				(double)i * pow((double)model->hyper.rope_theta, -(double)j / dim);
+	for (uint32_t i = 0; i < model->n_ropes; i++) {
+		struct fm_rope *rope = &model->ropes[i];
+		float *table = realloc(rope->table, n * dim * sizeof(*table));
 
-			table[i * dim + j] = (float)cos(angle);
-			table[i * dim + j + 1] = (float)sin(angle);
-		}
+		if (!table)
+			return fm_fail(FM_ERR_NO_MEMORY,
+				       "no memory for the rotary angles of %llu positions",
+				       (unsigned long long)n);
+		rope->table = table;
+		fill_angles(rope, dim, model->rope_positions, n);
 	}
-	model->rope_table = table;
 	model->rope_positions = (uint32_t)n;
 	return 0;
 }

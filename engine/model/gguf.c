@@ -809,6 +809,11 @@ bool gguf_get_u32(const struct gguf *file, const char *key, uint32_t *out)
 	return true;
 }
 
+bool gguf_has(const struct gguf *file, const char *key)
+{
+	return find_key(file, key) != NULL;
+}
+
 bool gguf_get_f32(const struct gguf *file, const char *key, float *out)
 {
 	const struct gguf_key *found = find_key(file, key);

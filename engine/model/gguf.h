@@ -55,6 +55,7 @@ const char *gguf_type_name(enum ggml_type type);
  * and sign convert when the value fits. */
 size_t gguf_n_keys(const struct gguf *file);
 struct gguf_string gguf_key_at(const struct gguf *file, size_t i, enum gguf_type *type);
+bool gguf_has(const struct gguf *file, const char *key);
 bool gguf_get_u32(const struct gguf *file, const char *key, uint32_t *out);
 bool gguf_get_f32(const struct gguf *file, const char *key, float *out);
 bool gguf_get_bool(const struct gguf *file, const char *key, bool *out);

@@ -12,7 +12,12 @@
 
 #include "model/state.h"
 
-static const struct fm_architecture *const architectures[] = {&fm_architecture_llama};
+static const struct fm_architecture *const architectures[] = {
+	&fm_architecture_llama,
+	&fm_architecture_qwen2,
+	&fm_architecture_qwen3,
+	&fm_architecture_gemma3,
+};
 
 /* ---- metadata ----------------------------------------------------------------------------- */
 
@@ -43,6 +48,25 @@ int fm_key_f32(const struct fm_model *model, const char *key, float *out)
 		return fm_fail(FM_ERR_INVALID, "%s: key %s is %g: it must be above 0",
 			       gguf_path(model->file), name, (double)*out);
 	return 0;
+}
+
+static bool has_key(const struct fm_model *model, const char *key)
+{
+	char name[128];
+
+	snprintf(name, sizeof(name), "%s.%s", model->architecture, key);
+	return gguf_has(model->file, name);
+}
+
+int fm_key_optional_u32(const struct fm_model *model, const char *key, uint32_t low, uint32_t high,
+			uint32_t *out)
+{
+	return has_key(model, key) ? fm_key_u32(model, key, low, high, out) : 0;
+}
+
+int fm_key_optional_f32(const struct fm_model *model, const char *key, float *out)
+{
+	return has_key(model, key) ? fm_key_f32(model, key, out) : 0;
 }
 
 /* ---- opening ------------------------------------------------------------------------------ */
@@ -83,8 +107,9 @@ static int find_architecture(struct fm_model *model, const struct fm_architectur
 			return 0;
 	}
 	return fm_fail(FM_ERR_UNSUPPORTED,
-		       "%s: general.architecture is \"%s\": supported is \"llama\"", path,
-		       model->architecture);
+		       "%s: general.architecture is \"%s\": supported are llama, qwen2, qwen3 and "
+		       "gemma3",
+		       path, model->architecture);
 }
 
 /* A tensor that no step reads would be a feature left out in silence. */
@@ -92,8 +117,8 @@ static int check_all_used(const struct fm_model *model, const struct fm_loader *
 {
 	if (loader->n_tensors != gguf_n_tensors(model->file))
 		return fm_fail(FM_ERR_UNSUPPORTED,
-			       "%s: it has %zu tensors and the %s graph uses %zu: biases, rotary "
-			       "factors and experts are not supported",
+			       "%s: it has %zu tensors and the %s graph uses %zu: other biases, "
+			       "rotary factors and experts are not supported",
 			       gguf_path(model->file), gguf_n_tensors(model->file),
 			       model->architecture, loader->n_tensors);
 	return 0;
@@ -123,6 +148,25 @@ static int load(struct fm_model *model, const struct fm_architecture *architectu
 	return architecture->load(model, &loader);
 }
 
+/* All that decides what a key at a position is, beside its weights. */
+static void name_position_encoding(struct fm_model *model)
+{
+	const struct fm_rope *ropes = model->ropes;
+	char *out = model->position_encoding;
+	const size_t size = sizeof(model->position_encoding);
+	size_t n;
+
+	n = (size_t)snprintf(out, size, "rope/theta=%.9g/dims=%u/%s", (double)ropes[0].theta,
+			     model->hyper.rope_dim, model->hyper.turns_halves ? "neox" : "norm");
+	if (ropes[0].factor != 1.0f)
+		n += (size_t)snprintf(out + n, size - n, "/linear=%.9g", (double)ropes[0].factor);
+	if (model->n_ropes > 1)
+		n += (size_t)snprintf(out + n, size - n, "/local-theta=%.9g",
+				      (double)ropes[FM_ROPE_LOCAL].theta);
+	if (model->hyper.window)
+		snprintf(out + n, size - n, "/window=%u", model->hyper.window);
+}
+
 static void name_things(struct fm_model *model)
 {
 	snprintf(model->numerics_id, sizeof(model->numerics_id), "fm-cpu-2/%s/kv-%s",
@@ -130,9 +174,7 @@ static void name_things(struct fm_model *model)
 		 : model->options.precision == FM_PRECISION_Q16 ? "q16"
 								: "f32",
 		 model->options.kv_element == FM_ELEMENT_F16 ? "f16" : "f32");
-	snprintf(model->position_encoding, sizeof(model->position_encoding),
-		 "rope/theta=%.9g/dims=%u/norm", (double)model->hyper.rope_theta,
-		 model->hyper.rope_dim);
+	name_position_encoding(model);
 	model->info.numerics_id = model->numerics_id;
 	model->info.tokens_per_block = model->options.tokens_per_block;
 	model->info.isa = model->kernels->isa;
@@ -175,7 +217,8 @@ void fm_model_close(struct fm_model *model)
 	fm_buffers_destroy(&model->buffers);
 	fm_arena_destroy(model->arena, model->arena_bytes);
 	free(model->weights.layers);
-	free(model->rope_table);
+	for (int i = 0; i < FM_ROPES; i++)
+		free(model->ropes[i].table);
 	free(model->architecture);
 	free(model->name);
 	if (model->file)

@@ -25,10 +25,16 @@ enum {
 
 /* ---- weights ------------------------------------------------------------------------------ */
 
+/* What an architecture does not have is NULL or 0. */
 struct fm_layer {
 	float *attention_norm, *ffn_norm;
+	float *attention_post_norm, *ffn_post_norm; /* of what attention and gates give */
+	float *q_norm, *k_norm;			    /* of each head */
+	float *q_bias, *k_bias, *v_bias;
 	struct fm_matrix q, k, v, attention_output;
 	struct fm_matrix gate, up, down;
+	uint32_t window; /* positions that a token attends to; 0: all */
+	uint32_t rope;	 /* which of the model's angles */
 };
 
 struct fm_weights {
@@ -63,9 +69,23 @@ void fm_arena_destroy(uint8_t *arena, size_t bytes);
 /* ---- the model ---------------------------------------------------------------------------- */
 
 struct fm_hyperparameters {
-	float rms_epsilon, rope_theta, attention_scale;
+	float rms_epsilon, attention_scale;
 	uint32_t rope_dim;
-	uint32_t group; /* query heads for a KV head */
+	bool turns_halves; /* rotary pairs stand half of rope_dim apart; else next to each other */
+	uint32_t group;	   /* query heads for a KV head */
+	uint32_t window;   /* of the layers that have one; 0: none has */
+};
+
+/* Rotary angles: position / factor * theta^(-2 pair / dims). */
+struct fm_rope {
+	float theta, factor;
+	float *table; /* [position][pair][cosine, sine] */
+};
+
+enum {
+	FM_ROPE_GLOBAL, /* of layers that attend to all */
+	FM_ROPE_LOCAL,	/* of others, where they have angles of their own */
+	FM_ROPES,
 };
 
 /* Rows of floats, one for each token of the sub-batch. */
@@ -122,11 +142,11 @@ struct fm_model {
 	uint8_t *arena;
 	size_t arena_bytes;
 	struct fm_buffers buffers;
-	float *rope_table; /* [position][pair][cosine, sine] */
-	uint32_t rope_positions;
+	struct fm_rope ropes[FM_ROPES];
+	uint32_t n_ropes, rope_positions;
 	char *architecture, *name;
 	char numerics_id[32];
-	char position_encoding[64];
+	char position_encoding[128];
 	struct fm_digest digest; /* of the weights, once asked for */
 	bool has_digest;
 };
@@ -135,27 +155,37 @@ struct fm_model {
 
 int fm_buffers_reserve(struct fm_model *model, size_t n_tokens);
 void fm_buffers_destroy(struct fm_buffers *buffers);
-/* Makes the table of angles reach @position. */
+/* Makes the tables of angles reach @position. */
 int fm_rope_reserve(struct fm_model *model, uint32_t position);
 
 /* ---- steps: each works on the whole sub-batch, on all threads ------------------------------ */
 
 /* x = the tokens' embeddings */
 void fm_step_embed(struct fm_model *model);
+/* x *= factor */
+void fm_step_scale(struct fm_model *model, float factor);
 /* x += product when @add; normed = rms_norm(x), also in integers */
 void fm_step_norm(struct fm_model *model, const float *weight, bool add);
 /* q, k, v = normed */
 void fm_step_qkv(struct fm_model *model, const struct fm_layer *layer);
+/* q, k, v += the layer's biases */
+void fm_step_qkv_bias(struct fm_model *model, const struct fm_layer *layer);
+/* Each head of q and k = rms_norm of it */
+void fm_step_head_norms(struct fm_model *model, const struct fm_layer *layer);
 /* Turns q and k by position, and writes k and v into the tokens' KV blocks. */
 void fm_step_rope_store(struct fm_model *model, uint32_t layer);
 /* heads = attention over the KV blocks, also in integers */
 void fm_step_attention(struct fm_model *model, uint32_t layer);
 /* product = matrix * heads */
 void fm_step_attention_output(struct fm_model *model, const struct fm_layer *layer);
+/* product = rms_norm(product) */
+void fm_step_post_norm(struct fm_model *model, const float *weight);
 /* gate, up = normed */
 void fm_step_gate_up(struct fm_model *model, const struct fm_layer *layer);
 /* gate = silu(gate) * up, also in integers */
 void fm_step_silu(struct fm_model *model);
+/* gate = gelu(gate) * up, also in integers */
+void fm_step_gelu(struct fm_model *model);
 /* product = down * gate */
 void fm_step_down(struct fm_model *model, const struct fm_layer *layer);
 /* x += product, the last norm, and logits, for the tokens that ask for them */
@@ -172,7 +202,33 @@ struct fm_architecture {
 	void (*forward)(struct fm_model *model);
 };
 
-extern const struct fm_architecture fm_architecture_llama;
+extern const struct fm_architecture fm_architecture_llama, fm_architecture_qwen2,
+	fm_architecture_qwen3, fm_architecture_gemma3;
+
+/* ---- what they share (decoder.c) ------------------------------------------------------------ */
+
+/* How long a vector of a layer is. */
+enum fm_vector_size { FM_SIZE_DIM, FM_SIZE_HEAD, FM_SIZE_Q, FM_SIZE_KV };
+
+/* A vector of each layer: tensor blk.N.@name, to the float * at @offset of struct fm_layer. */
+struct fm_layer_vector {
+	const char *name;
+	enum fm_vector_size size;
+	size_t offset;
+};
+
+#define FM_LAYER_VECTOR(name, size, member)                                                        \
+	{                                                                                          \
+		name, size, offsetof(struct fm_layer, member)                                      \
+	}
+
+/* Sizes, heads and rotary angles from the metadata; all layers attend to everything. */
+int fm_decoder_configure(struct fm_model *model);
+/* Embedding, output and all layers: the seven matrices of each, and its @vectors. */
+int fm_decoder_load(struct fm_model *model, struct fm_loader *loader,
+		    const struct fm_layer_vector *vectors, size_t n_vectors);
+/* Fails when the key is there and neither 0 nor false: a feature that the graph does not have. */
+int fm_decoder_refuse(const struct fm_model *model, const char *key, const char *feature);
 
 /* The SHA-256 of the model's file, from the cache of digests where that is current. */
 int fm_file_digest(const char *path, struct fm_digest *out);
@@ -181,5 +237,9 @@ int fm_file_digest(const char *path, struct fm_digest *out);
 int fm_key_u32(const struct fm_model *model, const char *key, uint32_t low, uint32_t high,
 	       uint32_t *out);
 int fm_key_f32(const struct fm_model *model, const char *key, float *out);
+/* The same for keys that may be absent, when *@out stays. */
+int fm_key_optional_u32(const struct fm_model *model, const char *key, uint32_t low, uint32_t high,
+			uint32_t *out);
+int fm_key_optional_f32(const struct fm_model *model, const char *key, float *out);
 
 #endif

@@ -151,6 +151,27 @@ void fm_step_embed(struct fm_model *model)
 	fm_threads_run(model->threads, model->buffers.n, 4, embed_units, model);
 }
 
+struct scale_job {
+	struct fm_model *model;
+	float factor;
+};
+
+static void scale_units(void *argument, size_t first, size_t end)
+{
+	const struct scale_job *job = argument;
+	struct fm_model *model = job->model;
+
+	for (size_t i = first; i < end; i++)
+		model->kernels->scale(model->buffers.x.rows[i], job->factor, model->info.dim);
+}
+
+void fm_step_scale(struct fm_model *model, float factor)
+{
+	struct scale_job job = {.model = model, .factor = factor};
+
+	fm_threads_run(model->threads, model->buffers.n, 4, scale_units, &job);
+}
+
 struct norm_job {
 	struct fm_model *model;
 	const float *weight;
@@ -180,6 +201,81 @@ void fm_step_norm(struct fm_model *model, const float *weight, bool add)
 	struct norm_job job = {.model = model, .weight = weight, .add = add};
 
 	fm_threads_run(model->threads, model->buffers.n, 2, norm_units, &job);
+}
+
+static void post_norm_units(void *argument, size_t first, size_t end)
+{
+	const struct norm_job *job = argument;
+	struct fm_model *model = job->model;
+
+	for (size_t i = first; i < end; i++) {
+		float *product = model->buffers.product.rows[i];
+
+		model->kernels->rms_norm(product, product, job->weight, model->info.dim,
+					 model->hyper.rms_epsilon);
+	}
+}
+
+void fm_step_post_norm(struct fm_model *model, const float *weight)
+{
+	struct norm_job job = {.model = model, .weight = weight};
+
+	fm_threads_run(model->threads, model->buffers.n, 2, post_norm_units, &job);
+}
+
+/* ---- steps by token and layer -------------------------------------------------------------- */
+
+struct weights_job {
+	struct fm_model *model;
+	const struct fm_layer *layer;
+};
+
+static void qkv_bias_units(void *argument, size_t first, size_t end)
+{
+	const struct weights_job *job = argument;
+	const struct fm_buffers *buffers = &job->model->buffers;
+	const struct fm_kernels *kernels = job->model->kernels;
+
+	for (size_t i = first; i < end; i++) {
+		kernels->add(buffers->q.rows[i], job->layer->q_bias, buffers->q.columns);
+		kernels->add(buffers->k.rows[i], job->layer->k_bias, buffers->k.columns);
+		kernels->add(buffers->v.rows[i], job->layer->v_bias, buffers->v.columns);
+	}
+}
+
+void fm_step_qkv_bias(struct fm_model *model, const struct fm_layer *layer)
+{
+	struct weights_job job = {.model = model, .layer = layer};
+
+	fm_threads_run(model->threads, model->buffers.n, 4, qkv_bias_units, &job);
+}
+
+static void norm_heads(const struct fm_model *model, float *heads, uint32_t n, const float *weight)
+{
+	const uint32_t dim = model->info.head_dim;
+
+	for (uint32_t i = 0; i < n; i++, heads += dim)
+		model->kernels->rms_norm(heads, heads, weight, dim, model->hyper.rms_epsilon);
+}
+
+static void head_norms_units(void *argument, size_t first, size_t end)
+{
+	const struct weights_job *job = argument;
+	const struct fm_model *model = job->model;
+
+	for (size_t i = first; i < end; i++) {
+		norm_heads(model, model->buffers.q.rows[i], model->info.n_heads,
+			   job->layer->q_norm);
+		norm_heads(model, model->buffers.k.rows[i], model->info.n_kv_heads,
+			   job->layer->k_norm);
+	}
+}
+
+void fm_step_head_norms(struct fm_model *model, const struct fm_layer *layer)
+{
+	struct weights_job job = {.model = model, .layer = layer};
+
+	fm_threads_run(model->threads, model->buffers.n, 2, head_norms_units, &job);
 }
 
 struct layer_job {
@@ -217,15 +313,16 @@ static void rope_store_units(void *argument, size_t first, size_t end)
 	const struct fm_model_info *info = &model->info;
 	const struct fm_buffers *buffers = &model->buffers;
 	const uint32_t rope_dim = model->hyper.rope_dim;
+	const struct fm_rope *rope = &model->ropes[model->weights.layers[job->layer].rope];
+	void (*turn)(float *, const float *, size_t, size_t, size_t) =
+		model->hyper.turns_halves ? model->kernels->rope_halves : model->kernels->rope;
 
 	for (size_t i = first; i < end; i++) {
 		const struct fm_token_in *token = buffers->tokens[i];
-		const float *table = model->rope_table + (size_t)token->position * rope_dim;
+		const float *table = rope->table + (size_t)token->position * rope_dim;
 
-		model->kernels->rope(buffers->q.rows[i], table, info->n_heads, info->head_dim,
-				     rope_dim);
-		model->kernels->rope(buffers->k.rows[i], table, info->n_kv_heads, info->head_dim,
-				     rope_dim);
+		turn(buffers->q.rows[i], table, info->n_heads, info->head_dim, rope_dim);
+		turn(buffers->k.rows[i], table, info->n_kv_heads, info->head_dim, rope_dim);
 		for (uint32_t head = 0; head < info->n_kv_heads; head++) {
 			store_head(model, token, kv_offset(model, job->layer, 0, head),
 				   buffers->k.rows[i] + head * info->head_dim);
@@ -260,6 +357,7 @@ static void attention_units(void *argument, size_t first, size_t end)
 			.head_dim = info->head_dim,
 			.position = token->position,
 			.n_tokens = run->n,
+			.window = model->weights.layers[job->layer].window,
 			.stride = buffers->heads.columns,
 			.is_half = model->options.kv_element == FM_ELEMENT_F16,
 			.scale = model->hyper.attention_scale,
@@ -295,10 +393,16 @@ void fm_step_attention(struct fm_model *model, uint32_t layer)
 		fm_threads_run(model->threads, model->buffers.n, 4, heads_units, model);
 }
 
+struct gate_job {
+	struct fm_model *model;
+	void (*multiply)(float *gate, const float *up, size_t n);
+};
+
 /* Units: slices of 32 columns, token after token. */
-static void silu_units(void *argument, size_t first, size_t end)
+static void gate_units(void *argument, size_t first, size_t end)
 {
-	struct fm_model *model = argument;
+	const struct gate_job *job = argument;
+	struct fm_model *model = job->model;
 	const struct fm_buffers *buffers = &model->buffers;
 	const size_t n_slices = model->info.ffn_dim / FM_BLOCK_COLUMNS;
 
@@ -307,9 +411,8 @@ static void silu_units(void *argument, size_t first, size_t end)
 		size_t n = n_slices - slice < end - first ? n_slices - slice : end - first;
 		float *gate = buffers->gate.rows[token] + slice * FM_BLOCK_COLUMNS;
 
-		model->kernels->silu_multiply(gate,
-					      buffers->up.rows[token] + slice * FM_BLOCK_COLUMNS,
-					      n * FM_BLOCK_COLUMNS);
+		job->multiply(gate, buffers->up.rows[token] + slice * FM_BLOCK_COLUMNS,
+			      n * FM_BLOCK_COLUMNS);
 		quantise(model, &buffers->gate_tiles, token, slice * FM_BLOCK_COLUMNS, gate,
 			 n * FM_BLOCK_COLUMNS);
 		first += n;
@@ -317,25 +420,37 @@ static void silu_units(void *argument, size_t first, size_t end)
 }
 
 /* Units: tokens, when all of a token's columns have one scale. */
-static void silu_rows(void *argument, size_t first, size_t end)
+static void gate_rows(void *argument, size_t first, size_t end)
 {
-	struct fm_model *model = argument;
-	const struct fm_buffers *buffers = &model->buffers;
-	const size_t n_slices = model->info.ffn_dim / FM_BLOCK_COLUMNS;
+	const struct gate_job *job = argument;
+	const struct fm_buffers *buffers = &job->model->buffers;
+	const size_t n_slices = job->model->info.ffn_dim / FM_BLOCK_COLUMNS;
 
-	silu_units(argument, first * n_slices, end * n_slices);
+	gate_units(argument, first * n_slices, end * n_slices);
 	for (size_t i = first; i < end; i++)
-		quantise_level(model, &buffers->gate_tiles, i, buffers->gate.rows[i]);
+		quantise_level(job->model, &buffers->gate_tiles, i, buffers->gate.rows[i]);
+}
+
+static void run_gate(struct fm_model *model,
+		     void (*multiply)(float *gate, const float *up, size_t n))
+{
+	const size_t n_slices = model->info.ffn_dim / FM_BLOCK_COLUMNS;
+	struct gate_job job = {.model = model, .multiply = multiply};
+
+	if (model->buffers.gate_tiles.level)
+		fm_threads_run(model->threads, model->buffers.n, 1, gate_rows, &job);
+	else
+		fm_threads_run(model->threads, model->buffers.n * n_slices, 24, gate_units, &job);
 }
 
 void fm_step_silu(struct fm_model *model)
 {
-	const size_t n_slices = model->info.ffn_dim / FM_BLOCK_COLUMNS;
+	run_gate(model, model->kernels->silu_multiply);
+}
 
-	if (model->buffers.gate_tiles.level)
-		fm_threads_run(model->threads, model->buffers.n, 1, silu_rows, model);
-	else
-		fm_threads_run(model->threads, model->buffers.n * n_slices, 24, silu_units, model);
+void fm_step_gelu(struct fm_model *model)
+{
+	run_gate(model, model->kernels->gelu_multiply);
 }
 
 /* ---- logits ------------------------------------------------------------------------------- */

@@ -56,9 +56,51 @@ static const struct tiny_model shapes[] = {
 	 .vocab = 64,
 	 .context = CONTEXT,
 	 .matrix_type = GGML_F16},
+	{.architecture = "qwen2",
+	 .n_layers = 2,
+	 .dim = 64,
+	 .n_heads = 2,
+	 .n_kv_heads = 1,
+	 .ffn_dim = 96,
+	 .vocab = 70,
+	 .context = CONTEXT,
+	 .matrix_type = GGML_Q4_1},
+	{.architecture = "qwen3",
+	 .n_layers = 2,
+	 .dim = 64,
+	 .n_heads = 2,
+	 .n_kv_heads = 1,
+	 .head_dim = 64,
+	 .ffn_dim = 96,
+	 .vocab = 70,
+	 .context = CONTEXT,
+	 .matrix_type = GGML_Q8_0},
+	{.n_layers = 2,
+	 .dim = 64,
+	 .n_heads = 1,
+	 .n_kv_heads = 1,
+	 .ffn_dim = 96,
+	 .vocab = 70,
+	 .context = CONTEXT,
+	 .window = 40, /* Mistral */
+	 .matrix_type = GGML_Q4_1},
+	{.architecture = "gemma3",
+	 .n_layers = 4,
+	 .dim = 64,
+	 .n_heads = 2,
+	 .n_kv_heads = 1,
+	 .head_dim = 64,
+	 .ffn_dim = 96,
+	 .vocab = 70,
+	 .context = CONTEXT,
+	 .window = 21,
+	 .extra_key = "attention.sliding_window_pattern",
+	 .matrix_type = GGML_Q5_0},
 };
 
-static char paths[2][SCRATCH_MAX];
+enum { SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
+
+static char paths[SHAPES][SCRATCH_MAX];
 
 /* What a mix may meet; counted by mixes. */
 enum event {
@@ -185,7 +227,7 @@ static void choose_models(struct mix *mix)
 {
 	static const enum fm_precision precisions[] = {FM_PRECISION_Q16, FM_PRECISION_Q8,
 						       FM_PRECISION_F32};
-	int shape = (int)below(mix, 2);
+	int shape = (int)below(mix, SHAPES);
 	struct fm_model_options options = {
 		.precision = precisions[below(mix, 3)],
 		.kv_element = one_in(mix, 3) ? FM_ELEMENT_F32 : FM_ELEMENT_F16,
@@ -461,7 +503,7 @@ int main(void)
 	scratch_folder(cache);
 	setenv("XDG_CACHE_HOME", cache, 1);
 	fm_log_set_level(FM_LOG_ERROR); /* restarts of the pool warn */
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < SHAPES; i++)
 		if (tiny_model_write(&shapes[i], paths[i]))
 			return 1;
 	tcase_set_timeout(tests, 300.0 + 2.0 * (double)number_from("MIXES", MIXES));
@@ -471,7 +513,7 @@ int main(void)
 	failed = srunner_ntests_failed(runner);
 	srunner_free(runner);
 	scratch_remove(cache);
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < SHAPES; i++)
 		unlink(paths[i]);
 	return failed ? 1 : 0;
 }

@@ -19,7 +19,7 @@
 
 enum { SEQUENCES = 3, TOKENS = 53 };
 
-/* Every weight format stands in one of them. */
+/* Every weight format and every architecture stands in one of them. */
 static const struct tiny_model shapes[] = {
 	{.n_layers = 2,
 	 .dim = 192,
@@ -80,6 +80,62 @@ static const struct tiny_model shapes[] = {
 	 .matrix_type = GGML_Q6_K,
 	 .value_type = GGML_BF16,
 	 .ffn_type = GGML_Q4_K,
+	 .norm_type = GGML_F32},
+	{.n_layers = 1,
+	 .dim = 128,
+	 .n_heads = 2,
+	 .n_kv_heads = 1,
+	 .ffn_dim = 96,
+	 .vocab = 50,
+	 .context = 64,
+	 .window = 19, /* Mistral */
+	 .embedding_type = GGML_Q8_0,
+	 .matrix_type = GGML_Q4_1,
+	 .value_type = GGML_Q4_1,
+	 .ffn_type = GGML_Q4_1,
+	 .norm_type = GGML_F32},
+	{.architecture = "qwen2",
+	 .n_layers = 1,
+	 .dim = 128,
+	 .n_heads = 2,
+	 .n_kv_heads = 1,
+	 .ffn_dim = 96,
+	 .vocab = 50,
+	 .context = 64,
+	 .embedding_type = GGML_Q8_0,
+	 .matrix_type = GGML_Q5_0,
+	 .value_type = GGML_Q8_0,
+	 .ffn_type = GGML_Q4_0,
+	 .norm_type = GGML_F32},
+	{.architecture = "qwen3",
+	 .n_layers = 1,
+	 .dim = 96,
+	 .n_heads = 2,
+	 .n_kv_heads = 1,
+	 .head_dim = 64,
+	 .ffn_dim = 96,
+	 .vocab = 50,
+	 .context = 64,
+	 .embedding_type = GGML_Q8_0,
+	 .matrix_type = GGML_Q5_1,
+	 .value_type = GGML_Q8_0,
+	 .ffn_type = GGML_Q4_0,
+	 .norm_type = GGML_F32},
+	{.architecture = "gemma3",
+	 .n_layers = 4,
+	 .dim = 96,
+	 .n_heads = 2,
+	 .n_kv_heads = 1,
+	 .head_dim = 64,
+	 .ffn_dim = 96,
+	 .vocab = 50,
+	 .context = 64,
+	 .window = 19,
+	 .extra_key = "attention.sliding_window_pattern",
+	 .embedding_type = GGML_Q8_0,
+	 .matrix_type = GGML_Q5_0,
+	 .value_type = GGML_Q8_0,
+	 .ffn_type = GGML_Q5_0,
 	 .norm_type = GGML_F32},
 };
 
@@ -285,7 +341,7 @@ START_TEST(what_cannot_be_done_is_refused)
 {
 	struct tiny_model shape = shapes[0];
 
-	shape.extra_key = "llama.expert_count";
+	shape.extra_key = "expert_count";
 	refused(&shape, FM_ERR_UNSUPPORTED, "llama.expert_count");
 	shape = shapes[0];
 	shape.drop = "blk.1.ffn_up.weight";

@@ -5,6 +5,7 @@
  */
 #include "tiny_model.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,14 +43,41 @@ static void put_string(struct writer *out, const char *text)
 	put(out, text, strlen(text));
 }
 
-static void key_u32(struct writer *out, const char *key, uint32_t value)
+static const char *architecture(const struct tiny_model *shape)
 {
+	return shape->architecture ? shape->architecture : "llama";
+}
+
+/* The name of a key of the architecture and its type. False: only counting. */
+static bool key_begins(struct writer *out, const char *key, enum gguf_type type)
+{
+	char name[128];
+
 	out->n_keys++;
 	if (out->phase != 1)
-		return;
-	put_string(out, key);
-	put_u32(out, GGUF_U32);
-	put_u32(out, value);
+		return false;
+	snprintf(name, sizeof(name), "%s.%s", architecture(out->shape), key);
+	put_string(out, name);
+	put_u32(out, type);
+	return true;
+}
+
+static void key_u32(struct writer *out, const char *key, uint32_t value)
+{
+	if (key_begins(out, key, GGUF_U32))
+		put_u32(out, value);
+}
+
+static void key_f32(struct writer *out, const char *key, float value)
+{
+	if (key_begins(out, key, GGUF_F32))
+		put(out, &value, sizeof(value));
+}
+
+static void key_string(struct writer *out, const char *key, const char *value)
+{
+	if (key_begins(out, key, GGUF_STRING))
+		put_string(out, value);
 }
 
 static uint8_t random_byte(struct writer *out)
@@ -61,12 +89,12 @@ static uint8_t random_byte(struct writer *out)
 /* The half floats that begin a block: weights become about 0.1. */
 static uint16_t scale_of(uint32_t type)
 {
-	return type == GGML_Q8_0			   ? 0x1400
-	       : type == GGML_Q5_0 || type == GGML_Q5_1	   ? 0x2000
-	       : type == GGML_Q4_K			   ? 0x1000
-	       : type == GGML_Q5_K			   ? 0x0c00
-	       : type == GGML_Q6_K			   ? 0x068e
-							   : 0x2400;
+	return type == GGML_Q8_0			? 0x1400
+	       : type == GGML_Q5_0 || type == GGML_Q5_1 ? 0x2000
+	       : type == GGML_Q4_K			? 0x1000
+	       : type == GGML_Q5_K			? 0x0c00
+	       : type == GGML_Q6_K			? 0x068e
+							: 0x2400;
 }
 
 static void put_block(struct writer *out, uint32_t type, const struct fm_format_traits *traits)
@@ -131,48 +159,84 @@ static void tensor(struct writer *out, const char *name, uint32_t type, uint32_t
 static void keys(struct writer *out)
 {
 	const struct tiny_model *shape = out->shape;
-	const float epsilon = 1e-5f;
 
-	out->n_keys += 2;
+	out->n_keys++;
 	if (out->phase == 1) {
 		put_string(out, "general.architecture");
 		put_u32(out, GGUF_STRING);
-		put_string(out, "llama");
-		put_string(out, "llama.attention.layer_norm_rms_epsilon");
-		put_u32(out, GGUF_F32);
-		put(out, &epsilon, sizeof(epsilon));
+		put_string(out, architecture(shape));
 	}
-	key_u32(out, "llama.block_count", shape->n_layers);
-	key_u32(out, "llama.embedding_length", shape->dim);
-	key_u32(out, "llama.feed_forward_length", shape->ffn_dim);
-	key_u32(out, "llama.attention.head_count", shape->n_heads);
-	key_u32(out, "llama.attention.head_count_kv", shape->n_kv_heads);
-	key_u32(out, "llama.context_length", shape->context);
+	key_f32(out, "attention.layer_norm_rms_epsilon", 1e-5f);
+	key_u32(out, "block_count", shape->n_layers);
+	key_u32(out, "embedding_length", shape->dim);
+	key_u32(out, "feed_forward_length", shape->ffn_dim);
+	key_u32(out, "attention.head_count", shape->n_heads);
+	key_u32(out, "attention.head_count_kv", shape->n_kv_heads);
+	key_u32(out, "context_length", shape->context);
+	if (shape->head_dim)
+		key_u32(out, "attention.key_length", shape->head_dim);
+	if (shape->window)
+		key_u32(out, "attention.sliding_window", shape->window);
+	if (shape->rope_theta != 0.0f)
+		key_f32(out, "rope.freq_base", shape->rope_theta);
+	if (shape->rope_factor != 0.0f) {
+		key_string(out, "rope.scaling.type", "linear");
+		key_f32(out, "rope.scaling.factor", shape->rope_factor);
+	}
 	if (shape->extra_key)
 		key_u32(out, shape->extra_key, 4);
+}
+
+static void layer_tensor(struct writer *out, uint32_t layer, const char *name, uint32_t type,
+			 uint32_t columns, uint32_t rows)
+{
+	char full[64];
+
+	snprintf(full, sizeof(full), "blk.%u.%s", layer, name);
+	tensor(out, full, type, columns, rows);
+}
+
+/* What one architecture has and another has not. Biases: small halves of either sign. */
+static void own_tensors(struct writer *out, uint32_t i, uint32_t q, uint32_t kv, uint32_t head)
+{
+	const struct tiny_model *shape = out->shape;
+	const char *name = architecture(shape);
+
+	if (!strcmp(name, "qwen2")) {
+		layer_tensor(out, i, "attn_q.bias", GGML_F16, q, 0);
+		layer_tensor(out, i, "attn_k.bias", GGML_F16, kv, 0);
+		layer_tensor(out, i, "attn_v.bias", GGML_F16, kv, 0);
+	}
+	if (!strcmp(name, "qwen3") || !strcmp(name, "gemma3")) {
+		layer_tensor(out, i, "attn_q_norm.weight", shape->norm_type, head, 0);
+		layer_tensor(out, i, "attn_k_norm.weight", shape->norm_type, head, 0);
+	}
+	if (!strcmp(name, "gemma3")) {
+		layer_tensor(out, i, "post_attention_norm.weight", shape->norm_type, shape->dim, 0);
+		layer_tensor(out, i, "post_ffw_norm.weight", shape->norm_type, shape->dim, 0);
+	}
 }
 
 static void tensors(struct writer *out)
 {
 	const struct tiny_model *shape = out->shape;
-	const uint32_t dim = shape->dim, kv = dim / shape->n_heads * shape->n_kv_heads;
-	const uint32_t type = shape->matrix_type;
-	char name[64];
+	const uint32_t dim = shape->dim, type = shape->matrix_type;
+	const uint32_t head = shape->head_dim ? shape->head_dim : dim / shape->n_heads;
+	const uint32_t q = head * shape->n_heads, kv = head * shape->n_kv_heads;
 
 	tensor(out, "token_embd.weight", shape->embedding_type, dim, shape->vocab);
 	tensor(out, "output_norm.weight", shape->norm_type, dim, 0);
 	for (uint32_t i = 0; i < shape->n_layers; i++) {
-#define NAME(text) (snprintf(name, sizeof(name), "blk.%u." text ".weight", i), name)
-		tensor(out, NAME("attn_norm"), shape->norm_type, dim, 0);
-		tensor(out, NAME("ffn_norm"), shape->norm_type, dim, 0);
-		tensor(out, NAME("attn_q"), type, dim, dim);
-		tensor(out, NAME("attn_k"), type, dim, kv);
-		tensor(out, NAME("attn_v"), shape->value_type, dim, kv);
-		tensor(out, NAME("attn_output"), type, dim, dim);
-		tensor(out, NAME("ffn_gate"), shape->ffn_type, dim, shape->ffn_dim);
-		tensor(out, NAME("ffn_up"), shape->ffn_type, dim, shape->ffn_dim);
-		tensor(out, NAME("ffn_down"), shape->ffn_type, shape->ffn_dim, dim);
-#undef NAME
+		layer_tensor(out, i, "attn_norm.weight", shape->norm_type, dim, 0);
+		layer_tensor(out, i, "ffn_norm.weight", shape->norm_type, dim, 0);
+		own_tensors(out, i, q, kv, head);
+		layer_tensor(out, i, "attn_q.weight", type, dim, q);
+		layer_tensor(out, i, "attn_k.weight", type, dim, kv);
+		layer_tensor(out, i, "attn_v.weight", shape->value_type, dim, kv);
+		layer_tensor(out, i, "attn_output.weight", type, q, dim);
+		layer_tensor(out, i, "ffn_gate.weight", shape->ffn_type, dim, shape->ffn_dim);
+		layer_tensor(out, i, "ffn_up.weight", shape->ffn_type, dim, shape->ffn_dim);
+		layer_tensor(out, i, "ffn_down.weight", shape->ffn_type, shape->ffn_dim, dim);
 	}
 }
 

@@ -9,7 +9,12 @@
 #include "scratch.h"
 
 struct tiny_model {
+	const char *architecture; /* NULL: "llama" */
 	uint32_t n_layers, dim, n_heads, n_kv_heads, ffn_dim, vocab, context;
+	uint32_t head_dim;     /* 0: dim / n_heads, and no key says so */
+	uint32_t window;       /* 0: no key says so */
+	float rope_theta;      /* 0: no key says so */
+	float rope_factor;     /* 0: no scaling; else linear scaling */
 	const char *extra_key; /* NULL, or a u32 key of value 4 more */
 	const char *drop;      /* NULL, or the name of a tensor that is left out */
 	/* Of the embedding, of attn_q, attn_k and attn_output, of attn_v, of the feed-forward
