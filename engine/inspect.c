@@ -185,7 +185,7 @@ static void collect_text(const struct gguf *file, json_t *out)
 	if (err == FM_ERR_NO_MEMORY)
 		fm_json_be_short();
 	if (!err) {
-		json_object_set_new(out, "chat_template", json_string("ChatML"));
+		json_object_set_new(out, "chat_template", json_string(fm_chat_template_name(chat)));
 		fm_chat_template_destroy(chat);
 	} else {
 		json_object_set_new(out, "chat_template",

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * ChatML prompts. The HTTP side calls it; it calls the tokenizer. A template is recognised by the
- * texts that stand in it, never executed. Invariant: only the two markers are parsed as control
- * tokens; whatever a message holds is encoded as plain text.
+ * Prompts of conversations, in ChatML and in Gemma's form. The HTTP side calls it; it calls the
+ * tokenizer. A template is recognised by the texts that stand in it, never executed. Invariant:
+ * only the two markers are parsed as control tokens; whatever a message holds is encoded as plain
+ * text.
  */
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,18 +17,34 @@
 #define MESSAGES_MAX	   4096
 #define TEMPLATE_BYTES_MAX (1u << 20) /* the longest known has 20 KiB */
 
-#define MARK_START	   "<|im_start|>"
-#define MARK_END	   "<|im_end|>"
-#define SYSTEM_HEAD	   MARK_START "system\n"
-#define ANSWER_HEAD	   MARK_START "assistant"
+/* A message is <start>role\ntext<end>\n in all of them. */
+struct family {
+	const char *name;
+	const char *start, *end;
+	const char *assistant;	 /* the role's name */
+	const char *answer_head; /* what shows that a template is of this family */
+	bool has_system;	 /* else it stands before the first message of the user */
+	bool is_trimmed;	 /* a message's text loses blanks at both ends */
+};
+
+static const struct family families[] = {
+	{"ChatML", "<|im_start|>", "<|im_end|>", "assistant", "<|im_start|>assistant", true, false},
+	{"Gemma", "<start_of_turn>", "<end_of_turn>", "model", "<start_of_turn>model", false, true},
+};
+
+enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
+
+#define SYSTEM_HEAD "<|im_start|>system\n"
+#define SYSTEM_END  "<|im_end|>"
 
 struct fm_chat_template {
+	const struct family *family;
 	char *default_system; /* NULL: none is added */
 };
 
 /* What was found while the template's texts went by. */
 struct scan {
-	bool has_start, has_end, has_answer;
+	bool has_start[FAMILIES], has_end[FAMILIES], has_answer[FAMILIES];
 	char *default_system;
 	bool is_out_of_memory;
 };
@@ -42,21 +60,28 @@ struct builder {
 /* ---- recognising
  * --------------------------------------------------------------------------------- */
 
+static bool has(const char *text, size_t len, const char *wanted)
+{
+	return memmem(text, len, wanted, strlen(wanted)) != NULL;
+}
+
 /* One text of the template: a string literal, its escapes resolved, or text outside of the blocks.
  */
 static void scan_text(struct scan *scan, const char *text, size_t len)
 {
 	const char *system, *end;
 
-	scan->has_start |= memmem(text, len, MARK_START, strlen(MARK_START)) != NULL;
-	scan->has_end |= memmem(text, len, MARK_END, strlen(MARK_END)) != NULL;
-	scan->has_answer |= memmem(text, len, ANSWER_HEAD, strlen(ANSWER_HEAD)) != NULL;
+	for (int i = 0; i < FAMILIES; i++) {
+		scan->has_start[i] |= has(text, len, families[i].start);
+		scan->has_end[i] |= has(text, len, families[i].end);
+		scan->has_answer[i] |= has(text, len, families[i].answer_head);
+	}
 	/* A whole system message in one text is the one that stands in for a missing one. */
 	system = memmem(text, len, SYSTEM_HEAD, strlen(SYSTEM_HEAD));
 	if (!system || scan->default_system)
 		return;
 	system += strlen(SYSTEM_HEAD);
-	end = memmem(system, text + len - system, MARK_END, strlen(MARK_END));
+	end = memmem(system, text + len - system, SYSTEM_END, strlen(SYSTEM_END));
 	if (!end)
 		return;
 	scan->default_system = strndup(system, end - system);
@@ -150,13 +175,16 @@ int fm_chat_template_create(const struct gguf *file, struct fm_chat_template **o
 	}
 	free(buffer);
 	(*out)->default_system = scan.default_system;
-	if (scan.has_start && scan.has_end && scan.has_answer)
-		return 0;
+	for (int i = 0; i < FAMILIES; i++) {
+		(*out)->family = &families[i];
+		if (scan.has_start[i] && scan.has_end[i] && scan.has_answer[i])
+			return 0;
+	}
 	fm_chat_template_destroy(*out);
 	*out = NULL;
 	return fm_fail(FM_ERR_UNSUPPORTED,
-		       "%s: its chat template is not ChatML (" MARK_START "role ... " MARK_END
-		       "), the one family supported; use completions",
+		       "%s: its chat template is neither ChatML (<|im_start|>role ... <|im_end|>) "
+		       "nor Gemma's (<start_of_turn>role ... <end_of_turn>); use completions",
 		       gguf_path(file));
 }
 
@@ -168,13 +196,16 @@ void fm_chat_template_destroy(struct fm_chat_template *chat)
 	free(chat);
 }
 
+const char *fm_chat_template_name(const struct fm_chat_template *chat)
+{
+	return chat->family->name;
+}
+
 /* ---- encoding
  * ------------------------------------------------------------------------------------ */
 
-static int add_text(struct builder *builder, const char *text)
+static int add_bytes(struct builder *builder, const char *text, size_t n)
 {
-	size_t n = strlen(text);
-
 	if (builder->len + n > builder->capacity) {
 		size_t capacity = 2 * (builder->len + n);
 		char *grown = realloc(builder->text, capacity);
@@ -186,9 +217,28 @@ static int add_text(struct builder *builder, const char *text)
 		builder->text = grown;
 		builder->capacity = capacity;
 	}
-	memcpy(builder->text + builder->len, text, n);
+	if (n)
+		memcpy(builder->text + builder->len, text, n);
 	builder->len += n;
 	return 0;
+}
+
+static int add_text(struct builder *builder, const char *text)
+{
+	return add_bytes(builder, text, strlen(text));
+}
+
+static int add_trimmed(struct builder *builder, const char *text)
+{
+	size_t n = strlen(text);
+
+	while (n && isspace((unsigned char)*text)) {
+		text++;
+		n--;
+	}
+	while (n && isspace((unsigned char)text[n - 1]))
+		n--;
+	return add_bytes(builder, text, n);
 }
 
 static int append(struct builder *builder, const uint32_t *ids, size_t n)
@@ -245,18 +295,25 @@ static int add_marker(struct builder *builder, const char *marker)
 	return err;
 }
 
-static int add_message(struct builder *builder, const char *role, const char *content)
+/* @before: NULL, or a text that goes before the content. */
+static int add_message(struct builder *builder, const struct family *family, const char *role,
+		       const char *before, const char *content)
 {
-	int err = add_marker(builder, MARK_START);
+	int err = add_marker(builder, family->start);
 
 	if (!err)
-		err = add_text(builder, role);
+		err = add_text(builder, strcmp(role, "assistant") ? role : family->assistant);
 	if (!err)
 		err = add_text(builder, "\n");
+	if (!err && before)
+		err = add_text(builder, before);
+	if (!err && before)
+		err = add_text(builder, "\n\n");
 	if (!err)
-		err = add_text(builder, content);
+		err = family->is_trimmed ? add_trimmed(builder, content)
+					 : add_text(builder, content);
 	if (!err)
-		err = add_marker(builder, MARK_END);
+		err = add_marker(builder, family->end);
 	return err ? err : add_text(builder, "\n");
 }
 
@@ -284,6 +341,43 @@ static int check_messages(const struct fm_chat_message *messages, size_t n)
 	return 0;
 }
 
+/* Where the family has no system messages, a user and the assistant take turns. */
+static int check_turns(const struct fm_chat_message *messages, size_t n)
+{
+	if (n == 0)
+		return fm_fail(FM_ERR_INVALID, "the conversation has no message of the user");
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(messages[i].role, i % 2 ? "assistant" : "user") != 0)
+			return fm_fail(FM_ERR_INVALID,
+				       "message %zu after the system's has role \"%s\"; with this "
+				       "model user and assistant take turns, the user first",
+				       i, messages[i].role);
+	return 0;
+}
+
+static int add_messages(struct builder *builder, const struct fm_chat_template *chat,
+			const struct fm_chat_message *messages, size_t n)
+{
+	const struct family *family = chat->family;
+	const char *before = NULL;
+	int err = 0;
+
+	if (!family->has_system) {
+		if (strcmp(messages[0].role, "system") == 0) {
+			before = messages[0].content;
+			messages++;
+			n--;
+		}
+		err = check_turns(messages, n);
+	} else if (chat->default_system && strcmp(messages[0].role, "system") != 0) {
+		err = add_message(builder, family, "system", NULL, chat->default_system);
+	}
+	for (size_t i = 0; i < n && !err; i++)
+		err = add_message(builder, family, messages[i].role, i ? NULL : before,
+				  messages[i].content);
+	return err;
+}
+
 int fm_chat_template_encode(const struct fm_chat_template *chat,
 			    const struct fm_tokenizer *tokenizer,
 			    const struct fm_chat_message *messages, size_t n, struct fm_tokens *out)
@@ -296,14 +390,14 @@ int fm_chat_template_encode(const struct fm_chat_template *chat,
 	if (err)
 		return err;
 	err = flush_text(&builder, true);
-	if (!err && chat->default_system && strcmp(messages[0].role, "system") != 0)
-		err = add_message(&builder, "system", chat->default_system);
-	for (size_t i = 0; i < n && !err; i++)
-		err = add_message(&builder, messages[i].role, messages[i].content);
 	if (!err)
-		err = add_marker(&builder, MARK_START);
+		err = add_messages(&builder, chat, messages, n);
 	if (!err)
-		err = add_text(&builder, "assistant\n");
+		err = add_marker(&builder, chat->family->start);
+	if (!err)
+		err = add_text(&builder, chat->family->assistant);
+	if (!err)
+		err = add_text(&builder, "\n");
 	if (!err)
 		err = flush_text(&builder, false);
 	free(builder.text);

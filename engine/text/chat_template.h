@@ -15,10 +15,11 @@ struct fm_chat_message {
 	const char *content; /* UTF-8, terminated */
 };
 
-/* Recognises the template family in @file (ChatML, with the file's own default system message);
- * FM_ERR_UNSUPPORTED when the file has none or one of another family. */
+/* Recognises the template family in @file (ChatML, with the file's own default system message, or
+ * Gemma's); FM_ERR_UNSUPPORTED when the file has none or one of another family. */
 int fm_chat_template_create(const struct gguf *file, struct fm_chat_template **out);
 void fm_chat_template_destroy(struct fm_chat_template *chat);
+const char *fm_chat_template_name(const struct fm_chat_template *chat); /* of the family */
 
 /* Encodes a conversation, ending where the assistant's answer begins. */
 int fm_chat_template_encode(const struct fm_chat_template *chat,

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Byte-level byte-pair encoding (tokenizer.ggml.model = gpt2). The engine and the chat template
- * call it; it calls the pre-tokenizer and reads the model file once. Invariant: nothing changes
- * after fm_tokenizer_create(); each call of encode has its own working memory.
+ * Byte-level byte-pair encoding (tokenizer.ggml.model = gpt2) and SentencePiece's merging by score
+ * (llama). The engine and the chat template call it; it calls the pre-tokenizer and reads the model
+ * file once. Invariant: nothing changes after fm_tokenizer_create(); each call of encode has its
+ * own working memory.
  *
- * A byte for which the vocabulary has no token is left out, as in Transformers and llama.cpp (small
- * vocabularies lack some control characters and bytes that no assigned character uses).
+ * SentencePiece writes a blank as U+2581; here both are a blank from the beginning, so that pieces
+ * are what they stand for. A byte for which the vocabulary has no token is left out, as in
+ * Transformers and llama.cpp (small vocabularies lack some control characters and bytes that no
+ * assigned character uses).
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +26,8 @@
 #define VOCABULARY_MAX (1u << 20)
 #define TEXT_BYTES_MAX (16u << 20) /* one call's working memory stays below 500 MiB */
 #define NO_TOKEN       UINT32_MAX
+#define ABSORBED       (UINT32_MAX - 1) /* as next of a symbol that is part of another */
+#define PIECE_BLANK    "\xe2\x96\x81"
 
 /* tokenizer.ggml.token_type */
 enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER, TYPE_UNUSED, TYPE_BYTE };
@@ -55,7 +61,10 @@ struct fm_tokenizer {
 	bool begins_special[256];
 	uint32_t bos;
 	bool adds_bos;
-	struct fm_pretokenizer *pre;
+	struct fm_pretokenizer *pre; /* NULL: pieces, merged by score */
+	uint32_t *ranks;	     /* of pieces: 0 for the best score, equal for equal ones */
+	uint32_t unknown, longest;   /* the token for what has none; bytes of the longest piece */
+	bool adds_blank;	     /* before text at the beginning and after specials */
 };
 
 struct symbol {
@@ -276,6 +285,123 @@ static int encode_word(void *context, const char *word, size_t len)
 	return err;
 }
 
+/* ---- merging pieces ----------------------------------------------------------------------------
+ */
+
+/* Where symbol @at ends; symbols stand where their text begins. */
+static size_t symbol_end(const struct encoder *encoder, uint32_t at, size_t len)
+{
+	return encoder->symbols[at].next == NO_TOKEN ? len : encoder->symbols[at].next;
+}
+
+/* The piece that symbol @left and the next one make, or NO_TOKEN. */
+static uint32_t join(const struct encoder *encoder, const char *text, size_t len, uint32_t left)
+{
+	uint32_t right = encoder->symbols[left].next;
+	size_t n;
+
+	if (right == NO_TOKEN || right == ABSORBED)
+		return NO_TOKEN;
+	n = symbol_end(encoder, right, len) - left;
+	return n > encoder->tokenizer->longest ? NO_TOKEN
+					       : find_token(encoder->tokenizer, text + left, n);
+}
+
+static void push_join(struct encoder *encoder, const char *text, size_t len, uint32_t left)
+{
+	uint32_t id = join(encoder, text, len, left);
+
+	if (id != NO_TOKEN)
+		heap_push(encoder, (uint64_t)encoder->tokenizer->ranks[id] << 32 | left);
+}
+
+/* The best score first, the leftmost among equals, until nothing joins. */
+static void merge_pieces(struct encoder *encoder, const char *text, size_t len)
+{
+	struct symbol *symbols = encoder->symbols;
+	uint32_t previous = NO_TOKEN;
+
+	encoder->n_heap = 0;
+	for (size_t at = 0, n; at < len; previous = (uint32_t)at, at += n) {
+		int step = fm_utf8_step(text + at, len - at);
+
+		n = step > 0 ? (size_t)step : 1; /* a special may have cut a character */
+		symbols[at] =
+			(struct symbol){find_token(encoder->tokenizer, text + at, n), previous,
+					at + n < len ? (uint32_t)(at + n) : NO_TOKEN};
+	}
+	for (size_t at = 0; at < len; at = symbol_end(encoder, (uint32_t)at, len))
+		push_join(encoder, text, len, (uint32_t)at);
+	while (encoder->n_heap) {
+		uint64_t top = heap_pop(encoder);
+		uint32_t left = (uint32_t)top, right = symbols[left].next;
+		uint32_t id = join(encoder, text, len, left);
+
+		/* Entries of pairs that a merge has changed meanwhile are stale. */
+		if (id == NO_TOKEN || encoder->tokenizer->ranks[id] != top >> 32)
+			continue;
+		symbols[left].id = id;
+		symbols[left].next = symbols[right].next;
+		symbols[right].next = ABSORBED;
+		if (symbols[left].next != NO_TOKEN)
+			symbols[symbols[left].next].previous = left;
+		if (left > 0)
+			push_join(encoder, text, len, symbols[left].previous);
+		push_join(encoder, text, len, left);
+	}
+}
+
+/* A symbol's token; a character that has none goes byte by byte. */
+static int push_symbol(struct encoder *encoder, const char *text, uint32_t at, size_t end)
+{
+	const struct fm_tokenizer *tokenizer = encoder->tokenizer;
+	int err = 0;
+
+	if (encoder->symbols[at].id != NO_TOKEN)
+		return push_id(encoder, encoder->symbols[at].id);
+	for (; at < end && !err; at++) {
+		uint32_t id = tokenizer->byte_token[(uint8_t)text[at]];
+
+		id = id == NO_TOKEN ? tokenizer->unknown : id;
+		if (id != NO_TOKEN)
+			err = push_id(encoder, id);
+	}
+	return err;
+}
+
+/* Text without specials, which begins the whole or follows one. */
+static int encode_pieces(struct encoder *encoder, const char *text, size_t len)
+{
+	char *copy;
+	size_t n = 0;
+	int err;
+
+	if (len == 0)
+		return 0;
+	copy = malloc(len + 1);
+	err = copy ? reserve_word(encoder, len + 1)
+		   : fm_fail(FM_ERR_NO_MEMORY, "no memory to encode %zu bytes", len);
+	if (err) {
+		free(copy);
+		return err;
+	}
+	if (encoder->tokenizer->adds_blank)
+		copy[n++] = ' ';
+	for (size_t at = 0; at < len;) {
+		bool is_blank = len - at >= 3 && memcmp(text + at, PIECE_BLANK, 3) == 0;
+
+		copy[n++] = is_blank ? ' ' : text[at];
+		at += is_blank ? 3 : 1;
+	}
+	merge_pieces(encoder, copy, n);
+	for (size_t at = 0, end; at < n && !err; at = end) {
+		end = symbol_end(encoder, (uint32_t)at, n);
+		err = push_symbol(encoder, copy, (uint32_t)at, end);
+	}
+	free(copy);
+	return err;
+}
+
 /* ---- encoding -----------------------------------------------------------------------------------
  */
 
@@ -324,6 +450,16 @@ static uint32_t match_special(const struct fm_tokenizer *tokenizer, const char *
 	return found;
 }
 
+/* Text without specials. */
+static int encode_plain(struct encoder *encoder, const char *text, size_t len)
+{
+	const struct fm_tokenizer *tokenizer = encoder->tokenizer;
+
+	if (tokenizer->pre)
+		return fm_pretokenizer_split(tokenizer->pre, text, len, encode_word, encoder);
+	return encode_pieces(encoder, text, len);
+}
+
 static int encode_text(struct encoder *encoder, const char *text, size_t len, bool parse_special)
 {
 	const struct fm_tokenizer *tokenizer = encoder->tokenizer;
@@ -340,8 +476,7 @@ static int encode_text(struct encoder *encoder, const char *text, size_t len, bo
 			at++;
 			continue;
 		}
-		err = fm_pretokenizer_split(tokenizer->pre, text + plain, at - plain, encode_word,
-					    encoder);
+		err = encode_plain(encoder, text + plain, at - plain);
 		if (!err)
 			err = push_id(encoder, special);
 		token_bytes(tokenizer, special, &special_len);
@@ -350,8 +485,7 @@ static int encode_text(struct encoder *encoder, const char *text, size_t len, bo
 	}
 	if (err)
 		return err;
-	return fm_pretokenizer_split(tokenizer->pre, text + plain, len - plain, encode_word,
-				     encoder);
+	return encode_plain(encoder, text + plain, len - plain);
 }
 
 int fm_tokenizer_encode(const struct fm_tokenizer *tokenizer, const char *text, size_t len,
@@ -433,6 +567,33 @@ static bool decode_entry(struct gguf_string entry, char *out, size_t *len)
 	return true;
 }
 
+/* "<0x0A>" as a byte, or -1. */
+static int byte_of_piece(struct gguf_string entry)
+{
+	char digits[3] = {0}, *end;
+	long byte;
+
+	if (entry.len != 6 || memcmp(entry.data, "<0x", 3) != 0 || entry.data[5] != '>')
+		return -1;
+	memcpy(digits, entry.data + 3, 2);
+	byte = strtol(digits, &end, 16);
+	return end == digits + 2 && byte >= 0 ? (int)byte : -1;
+}
+
+/* A piece's text, with blanks for U+2581. */
+static size_t decode_piece(struct gguf_string entry, char *out)
+{
+	size_t len = 0;
+
+	for (size_t at = 0; at < entry.len;) {
+		bool is_blank = entry.len - at >= 3 && memcmp(entry.data + at, PIECE_BLANK, 3) == 0;
+
+		out[len++] = is_blank ? ' ' : entry.data[at];
+		at += is_blank ? 3 : 1;
+	}
+	return len;
+}
+
 static int no_memory(const struct gguf *file)
 {
 	return fm_fail(FM_ERR_NO_MEMORY, "%s: no memory for its tokenizer", gguf_path(file));
@@ -488,6 +649,30 @@ static uint8_t flags_of_type(int64_t type)
 	}
 }
 
+/* Writes an entry's bytes at @out and their number to @len. True: text may be made of it. */
+static bool load_entry(struct fm_tokenizer *tokenizer, uint32_t id, int64_t type,
+		       struct gguf_string entry, char *out, size_t *len)
+{
+	bool is_plain = !(tokenizer->flags[id] & (TOKEN_CONTROL | TOKEN_USER));
+	int byte;
+
+	if (!tokenizer->pre && type == TYPE_BYTE && (byte = byte_of_piece(entry)) >= 0) {
+		*out = (char)byte;
+		*len = 1;
+		tokenizer->byte_token[byte] = id;
+		return false;
+	}
+	if (!tokenizer->pre && !(tokenizer->flags[id] & TOKEN_CONTROL)) {
+		*len = decode_piece(entry, out);
+		return is_plain;
+	}
+	if (tokenizer->pre && is_plain && decode_entry(entry, out, len))
+		return true;
+	memcpy(out, entry.data, entry.len); /* as it is written */
+	*len = entry.len;
+	return false;
+}
+
 static int load_vocabulary(struct fm_tokenizer *tokenizer, const struct gguf *file)
 {
 	struct gguf_string entry;
@@ -502,31 +687,28 @@ static int load_vocabulary(struct fm_tokenizer *tokenizer, const struct gguf *fi
 	    n_types != tokenizer->n)
 		return fm_fail(FM_ERR_CORRUPT, "%s: has %u tokens but %zu token types",
 			       gguf_path(file), tokenizer->n, n_types);
+	memset(tokenizer->byte_token, 0xff, sizeof(tokenizer->byte_token)); /* NO_TOKEN */
 	for (uint32_t id = 0; id < tokenizer->n; id++) {
 		int64_t token_type = TYPE_NORMAL;
-		bool is_bytes;
+		bool is_text;
 		size_t len;
 
 		gguf_array_string(file, "tokenizer.ggml.tokens", id, &entry);
 		gguf_array_i64(file, "tokenizer.ggml.token_type", id, &token_type);
 		tokenizer->flags[id] = flags_of_type(token_type);
 		tokenizer->start[id] = at;
-		is_bytes = !(tokenizer->flags[id] & (TOKEN_CONTROL | TOKEN_USER)) &&
-			   decode_entry(entry, tokenizer->bytes + at, &len);
-		if (!is_bytes) { /* as it is written */
-			memcpy(tokenizer->bytes + at, entry.data, entry.len);
-			len = entry.len;
-		}
+		is_text = load_entry(tokenizer, id, token_type, entry, tokenizer->bytes + at, &len);
 		at += len;
 		tokenizer->start[id + 1] = at;
-		if (is_bytes && len && !(tokenizer->flags[id] & TOKEN_UNUSED)) {
+		if (is_text && len && !(tokenizer->flags[id] & TOKEN_UNUSED)) {
 			uint32_t *slot = find_slot(tokenizer, tokenizer->bytes + at - len, len);
 
 			if (!*slot) /* of equal entries the first counts */
 				*slot = id + 1;
+			tokenizer->longest = len > tokenizer->longest ? len : tokenizer->longest;
 		}
 	}
-	for (int byte = 0; byte < 256; byte++)
+	for (int byte = 0; byte < 256 && tokenizer->pre; byte++)
 		tokenizer->byte_token[byte] = find_token(tokenizer, (const char[]){(char)byte}, 1);
 	return 0;
 }
@@ -651,6 +833,47 @@ static int find_whole_tokens(struct fm_tokenizer *tokenizer, const struct gguf *
 	return err ? no_memory(file) : 0;
 }
 
+static int compare_scores(const void *a, const void *b, void *context)
+{
+	const float *scores = context;
+	float x = scores[*(const uint32_t *)a], y = scores[*(const uint32_t *)b];
+
+	return x > y ? -1 : x < y;
+}
+
+/* The order of the pieces' scores. */
+static int load_scores(struct fm_tokenizer *tokenizer, const struct gguf *file)
+{
+	static const char key[] = "tokenizer.ggml.scores";
+	uint32_t *order = calloc(tokenizer->n, sizeof(*order)), rank = 0;
+	float *scores = calloc(tokenizer->n, sizeof(*scores));
+	enum gguf_type type;
+	size_t n = 0;
+	int err = 0;
+
+	tokenizer->ranks = calloc(tokenizer->n, sizeof(*tokenizer->ranks));
+	if (!order || !scores || !tokenizer->ranks)
+		err = no_memory(file);
+	else if (!gguf_get_array(file, key, &type, &n) || n != tokenizer->n)
+		err = fm_fail(FM_ERR_CORRUPT, "%s: has %u tokens but %zu %s", gguf_path(file),
+			      tokenizer->n, n, key);
+	for (uint32_t id = 0; id < tokenizer->n && !err; id++) {
+		order[id] = id;
+		if (!gguf_array_f32(file, key, id, &scores[id]) || isnan(scores[id]))
+			err = fm_fail(FM_ERR_CORRUPT, "%s: %s: element %u is no number",
+				      gguf_path(file), key, id);
+	}
+	if (!err)
+		qsort_r(order, tokenizer->n, sizeof(*order), compare_scores, scores);
+	for (uint32_t i = 0; i < tokenizer->n && !err; i++) {
+		rank += i && scores[order[i]] != scores[order[i - 1]];
+		tokenizer->ranks[order[i]] = rank;
+	}
+	free(order);
+	free(scores);
+	return err;
+}
+
 /* Reads a token id; *@out stays when the key is absent. */
 static int read_id(const struct fm_tokenizer *tokenizer, const struct gguf *file, const char *key,
 		   uint32_t *out)
@@ -703,7 +926,7 @@ static int load_bos(struct fm_tokenizer *tokenizer, const struct gguf *file)
 	int err;
 
 	tokenizer->bos = NO_TOKEN;
-	tokenizer->adds_bos = fm_pretokenizer_adds_bos(tokenizer->pre);
+	tokenizer->adds_bos = !tokenizer->pre || fm_pretokenizer_adds_bos(tokenizer->pre);
 	gguf_get_bool(file, "tokenizer.ggml.add_bos_token", &tokenizer->adds_bos);
 	err = read_id(tokenizer, file, "tokenizer.ggml.bos_token_id", &tokenizer->bos);
 	if (err)
@@ -714,6 +937,19 @@ static int load_bos(struct fm_tokenizer *tokenizer, const struct gguf *file)
 			       "tokenizer.ggml.bos_token_id",
 			       gguf_path(file));
 	return 0;
+}
+
+/* What pieces have instead of merges. */
+static int load_pieces(struct fm_tokenizer *tokenizer, const struct gguf *file)
+{
+	int err = load_scores(tokenizer, file);
+
+	tokenizer->unknown = NO_TOKEN;
+	tokenizer->adds_blank = true;
+	gguf_get_bool(file, "tokenizer.ggml.add_space_prefix", &tokenizer->adds_blank);
+	return err ? err
+		   : read_id(tokenizer, file, "tokenizer.ggml.unknown_token_id",
+			     &tokenizer->unknown);
 }
 
 struct printable {
@@ -738,10 +974,12 @@ static int load_pretokenizer(struct fm_tokenizer *tokenizer, const struct gguf *
 	if (!gguf_get_string(file, "tokenizer.ggml.model", &name))
 		return fm_fail(FM_ERR_UNSUPPORTED, "%s: has no tokenizer (tokenizer.ggml.model)",
 			       gguf_path(file));
+	if (name.len == 5 && memcmp(name.data, "llama", 5) == 0)
+		return 0; /* pieces: no splitting before */
 	if (name.len != 4 || memcmp(name.data, "gpt2", 4) != 0)
 		return fm_fail(FM_ERR_UNSUPPORTED,
-			       "%s: tokenizer model \"%s\" is not supported; supported is gpt2 "
-			       "(byte-level BPE)",
+			       "%s: tokenizer model \"%s\" is not supported; supported are gpt2 "
+			       "(byte-level BPE) and llama (SentencePiece)",
 			       gguf_path(file), printable(name).text);
 	if (!gguf_get_string(file, "tokenizer.ggml.pre", &name))
 		return fm_fail(FM_ERR_UNSUPPORTED,
@@ -769,9 +1007,9 @@ int fm_tokenizer_create(const struct gguf *file, struct fm_tokenizer **out)
 		err = load_vocabulary(tokenizer, file);
 	if (!err) {
 		sort_specials(tokenizer);
-		err = load_merges(tokenizer, file);
+		err = tokenizer->pre ? load_merges(tokenizer, file) : load_pieces(tokenizer, file);
 	}
-	if (!err)
+	if (!err && tokenizer->pre)
 		err = find_whole_tokens(tokenizer, file);
 	if (!err)
 		err = load_ends(tokenizer, file);
@@ -809,6 +1047,7 @@ void fm_tokenizer_destroy(struct fm_tokenizer *tokenizer)
 	free(tokenizer->slots);
 	free(tokenizer->merges);
 	free(tokenizer->pairs);
+	free(tokenizer->ranks);
 	free(tokenizer->specials);
 	free(tokenizer);
 }
