@@ -94,10 +94,8 @@ static int read_rope(struct fm_model *model)
 		return fm_key_f32(model, "rope.scaling.factor", &rope->factor);
 	if (scaling.len == 4 && !memcmp(scaling.data, "none", 4))
 		return 0;
-	return fm_fail(FM_ERR_UNSUPPORTED,
-		       "%s: %s is \"%.*s\": supported are \"none\" and \"linear\"",
-		       gguf_path(model->file), name, (int)(scaling.len < 64 ? scaling.len : 64),
-		       scaling.data);
+	return fm_fail(FM_ERR_UNSUPPORTED, "%s: %s is neither \"none\" nor \"linear\"",
+		       gguf_path(model->file), name);
 }
 
 int fm_decoder_refuse(const struct fm_model *model, const char *key, const char *feature)

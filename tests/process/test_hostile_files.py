@@ -211,6 +211,71 @@ def test_odd_shapes(tmp_path):
             refused(gguf(path, model_keys(**{name: value}) + token_keys(), tensors, size=end + MIB))
 
 
+def test_keys_of_architectures(tmp_path):
+    """Windows, patterns, rotary scaling and caps: of another type, beyond limits, or not there to do."""
+    path = tmp_path / "m.gguf"
+    tensors, end = model_tensors(1, 32, 32, 1, kind=0)
+
+    def with_key(architecture, name, kind, value, words=""):
+        keys = [key("general.architecture", STRING, text(architecture)),
+                key(architecture + ".attention.layer_norm_rms_epsilon", F32, struct.pack("<f", 1e-5))]
+        keys += [u32(f"{architecture}.{size}", number) for size, number in (
+            ("block_count", 1), ("embedding_length", 32), ("feed_forward_length", 32),
+            ("attention.head_count", 1), ("attention.head_count_kv", 1), ("context_length", 64))]
+        keys.append(key(f"{architecture}.{name}", kind, value))
+        refused(gguf(path, keys + token_keys(), tensors, size=end + 4 * MIB),
+                words or f"{architecture}.{name}")
+
+    def number(value):
+        return struct.pack("<I", value)
+
+    def array(kind, count, data=b""):
+        return struct.pack("<IQ", kind, count) + data
+
+    for architecture in ("llama", "qwen2", "qwen3", "gemma3"):
+        for value in ((1 << 24) + 1, 1 << 31, (1 << 32) - 1):
+            with_key(architecture, "attention.sliding_window", U32, number(value))
+        with_key(architecture, "attention.sliding_window", STRING, text("x" * MIB))
+        with_key(architecture, "rope.freq_base", F32, struct.pack("<f", float("nan")))
+        with_key(architecture, "rope.freq_base", F32, struct.pack("<f", -1))
+        with_key(architecture, "rope.scaling.type", STRING, text("\x1b[31m" * 1000))
+        with_key(architecture, "rope.scaling.type", STRING, text("linear"), "rope.scaling.factor")
+        with_key(architecture, "attention.head_count_kv", ARRAY, array(U32, 1, number(1)), "stands twice")
+        with_key(architecture, "expert_count", U32, number(8))
+    with_key("qwen2", "attention.sliding_window", U32, number(8))
+    with_key("gemma3", "attention.sliding_window", U32, number(0))
+    with_key("gemma3", "attention.sliding_window_pattern", U32, number(0))
+    with_key("gemma3", "attention.sliding_window_pattern", U32, number(1 << 30))
+    with_key("gemma3", "attention.sliding_window_pattern", ARRAY, array(U32, 0))
+    with_key("gemma3", "attention.sliding_window_pattern", ARRAY, array(STRING, 1, text("x")))
+    with_key("gemma3", "attention.sliding_window_pattern", F32, struct.pack("<f", 6))
+    with_key("gemma3", "rope.freq_base_swa", F32, struct.pack("<f", float("inf")))
+    with_key("gemma3", "rope.freq_base_swa", STRING, text(""))
+    for name in ("attn_logit_softcapping", "final_logit_softcapping"):
+        with_key("gemma3", name, F32, struct.pack("<f", 30))
+        with_key("gemma3", name, STRING, text("30"))
+    with_key("phi3", "x", U32, number(1), "general.architecture")
+
+
+def test_piece_vocabularies(tmp_path):
+    """SentencePiece: the largest tables, and scores that are none."""
+    path = tmp_path / "m.gguf"
+    tensors, end = model_tensors(1, 32, 32, 257)
+    n = 1 << 20
+
+    def with_keys(words, tokens, scores, kind=F32):
+        keys = model_keys() + [
+            key("tokenizer.ggml.model", STRING, text("llama")),
+            key("tokenizer.ggml.tokens", ARRAY, struct.pack("<IQ", STRING, len(tokens) // 8) + tokens),
+            key("tokenizer.ggml.scores", ARRAY, struct.pack("<IQ", kind, len(scores) // 4) + scores)]
+        refused(gguf(path, keys, tensors, size=end + sum(map(len, keys)) + 65536), words)
+
+    with_keys("tokens, at most", bytes(8 * n + 8), bytes(4 * n + 4))
+    with_keys("scores", bytes(8 * n), bytes(4 * n - 4))
+    with_keys("is no number", bytes(8 * n), bytes(4 * n - 4) + struct.pack("<f", float("nan")))
+    with_keys("is no number", bytes(8 * 300), bytes(4 * 300), U32)
+
+
 def test_vocabularies(tmp_path):
     """The largest tables that a vocabulary may ask for, of strings that take 8 bytes in the file."""
     path = tmp_path / "m.gguf"
