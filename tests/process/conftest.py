@@ -222,6 +222,14 @@ def system():
                     process.stop()
                 process.kill()
                 process.process.wait()
+            forget(system.socket)
+
+
+def forget(socket):
+    """What the kernel module keeps of a daemon that ended."""
+    if os.path.exists("/dev/fabricmgr"):
+        subprocess.run([f"{BIN}/fabricmgrd", "--config", "/dev/null", "--socket", socket, "--forget"],
+                       stdout=subprocess.DEVNULL, check=True, timeout=60)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ import time
 import pytest
 
 import pool_client
-from conftest import until
+from conftest import forget, until
 from pool_client import Pool, bytes_of
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -57,6 +57,7 @@ def daemon():
         one.process.kill()
         one.process.wait()
         one.log.close()
+        forget(one.socket)
 
 
 def test_flags_and_facts(daemon):

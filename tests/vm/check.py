@@ -12,6 +12,7 @@ import argparse
 import glob
 import os
 import re
+import shlex
 import shutil
 import sys
 
@@ -27,6 +28,7 @@ from suites import common, kmod  # noqa: E402
 
 # Of the kernel's own, loaded before anything else where they are not built in.
 MODULES = ("nvme", "crc32_generic", "rdma_rxe", "dummy", "veth", "ib_uverbs", "rdma_ucm", "vgem")
+HOST_MODULES = ("virtio_pci", "9p", "9pnet_virtio", "overlay")
 LIMIT_S, MACHINE_LIMIT_S = 120, {"6.1": 420, "6.12": 420, "debug": 900}
 # What the debug kernel alone finds; lockdep is off after KASAN's first report.
 PLANTED = {"6.1": ("warning",), "6.12": ("warning",), "debug": ("warning", "sleep", "use-after-free")}
@@ -40,12 +42,23 @@ SKIPPED = 4  # exit status, as kselftest has it
 LOST_KIB_MAX = 1536
 
 
+# The pool's process tests (tests/process) whose daemons keep their memory in the module: on one kernel, and a few,
+# since python is slow there; PROCESSES="FILE..." names others, in half an hour.
+PROCESS_KERNEL, PROCESS_LIMIT_S = "6.1", 120
+PROCESSES = ("test_warm.py::test_a_killed_daemon_loses_nothing_and_a_reader_notices_nothing",
+             "test_warm.py::test_groups_go_on_as_groups",
+             "test_warm.py::test_what_was_staged_is_nobody_elses_while_its_writer_lives",
+             "test_pool.py::test_two_clients_share_the_same_memory")
+HOST = ("-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap")
+
+
 class Program:
     """A test program and what its source asks for: `VM: unloaded, limit 60, only 6.12, not debug` in a comment."""
 
     def __init__(self, source):
         self.name = os.path.basename(source)[:-2]
         self.path = f"{TOP}/build/release/tests/vm/{self.name}"
+        self.arguments = []
         with open(source, encoding="utf-8") as file:
             wishes = re.search(r"\bVM: ([^\n*]*)", file.read())
         self.wishes = [wish.strip(" .") for wish in wishes[1].split(",")] if wishes else []
@@ -62,15 +75,30 @@ class Program:
         return self.wish("pair") is not None
 
 
+class Processes:
+    """The process tests as one program more: processes.sh, with its arguments."""
+
+    def __init__(self):
+        given = os.environ.get("PROCESSES", "").split()
+        self.name, self.path = "processes", f"{HERE}/processes.sh"
+        self.wishes = [f"limit {1800 if given else PROCESS_LIMIT_S}"]
+        tests = [f"tests/process/{test}" for test in given or PROCESSES]
+        self.arguments = [sys.executable if common.have_pytest() else "/usr/bin/python3", TOP, *tests]
+
+    wish = Program.wish
+
+
 def programs(kernel, only, for_a_pair=False):
     found = [Program(source) for source in sorted(glob.glob(f"{HERE}/tests/*.c"))]
-    return [program for program in found if program.is_for(kernel) and program.is_for_a_pair == for_a_pair
-            and (not only or program.name in only)]
+    chosen = [program for program in found if program.is_for(kernel) and program.is_for_a_pair == for_a_pair
+              and (not only or program.name in only)]
+    has_processes = "processes" in only if only else kernel == PROCESS_KERNEL
+    return chosen + [Processes()] if has_processes and not for_a_pair and kernel != "debug" else chosen
 
 
 def fill_common(archive, kernel, chosen, has_module):
     """What every machine needs; returns (the head of its job, its lines that run the programs)."""
-    for name in MODULES:
+    for name in MODULES + (HOST_MODULES if is_hosted(chosen) else ()):
         archive.module(name)
     for path in glob.glob(f"{TOP}/build/kmod/{kernel}/*.ko") + glob.glob(f"{TOP}/build/vm-modules/{kernel}/*.ko"):
         archive.module_file(path, is_loaded=False)
@@ -87,8 +115,14 @@ def fill_common(archive, kernel, chosen, has_module):
     lines = []
     for program in chosen:
         is_loaded = "no" if not has_module or "unloaded" in program.wishes else "yes"
-        lines.append(f"program {program.name} {program.wish('limit', LIMIT_S)} {is_loaded}")
+        lines.append(" ".join(["program", program.name, str(program.wish("limit", LIMIT_S)), is_loaded,
+                               *map(shlex.quote, program.arguments)]))
     return head, lines
+
+
+def is_hosted(chosen):
+    """Whether the machine sees the host's files."""
+    return any(isinstance(program, Processes) for program in chosen)
 
 
 def fill(archive, kernel, chosen, has_module):
@@ -217,8 +251,9 @@ def check(kernel, only):
         archive = machine.Archive(folder)
         fill(archive, kernel, chosen, has_module)
         for left in reversed(range(BOOTS_MAX)):
-            vm = machine.Machine(folder, archive, work, machine.nvme(work))
-            status = vm.start().wait(MACHINE_LIMIT_S[kernel])
+            options = [*machine.nvme(work), *(HOST if is_hosted(chosen) else ())]
+            vm = machine.Machine(folder, archive, work, options)
+            status = vm.start().wait(2400 if "PROCESSES" in os.environ else MACHINE_LIMIT_S[kernel])
             if not is_worth_another(vm, status, left):
                 break
         report_programs(kernel, chosen, vm)
