@@ -21,7 +21,6 @@
 	static void try_##name(struct scene *scene)                                                \
 	{                                                                                          \
 		struct type argument = {__VA_ARGS__};                                              \
-                                                                                                   \
 		arm();                                                                             \
 		scene->result = call(scene->fd, command, &argument);                               \
 		disarm();                                                                          \
