@@ -20,6 +20,8 @@ enum {
 	FM_LEVEL_COLUMNS = 64,	  /* columns of a level tile */
 	FM_ATTENTION_TOKENS = 16, /* tokens of a KV block: the step of the online softmax */
 	FM_ATTENTION_HEAD_MAX = 256,
+	FM_ATTENTION_SEGMENT = 256, /* positions that are summed by themselves, then merged */
+	FM_PART_VALUES = FM_LANES,  /* where a part's values begin */
 };
 
 /* ---- weights ------------------------------------------------------------------------------ */
@@ -132,6 +134,28 @@ static inline size_t fm_attention_start(const struct fm_attention *attention, si
 	return attention->window && n > attention->window ? n - attention->window : 0;
 }
 
+/*
+ * What one segment gives a query head, before it is merged with the others: the largest score, the
+ * sum of the weights relative to it, unused floats up to FM_PART_VALUES, and head_dim sums of
+ * weighted values. Parts of a KV head stand in the order [segment][query head].
+ */
+static inline size_t fm_attention_part_floats(uint32_t head_dim)
+{
+	return FM_PART_VALUES + head_dim;
+}
+
+/* Segments up to that of a token at @position; and the first of them that it attends to. */
+static inline size_t fm_attention_segments(size_t position)
+{
+	return position / FM_ATTENTION_SEGMENT + 1;
+}
+
+static inline size_t fm_attention_first_segment(const struct fm_attention *attention,
+						size_t position)
+{
+	return fm_attention_start(attention, position) / FM_ATTENTION_SEGMENT;
+}
+
 /* ---- the table ---------------------------------------------------------------------------- */
 
 struct fm_kernels {
@@ -160,6 +184,13 @@ struct fm_kernels {
 	void (*store_kv)(void *to, const float *from, size_t n, bool is_half);
 	/* q and out of a token: [n_heads][head_dim] */
 	void (*attention)(const struct fm_attention *attention, const float *q, float *out);
+	/* The same for one token in pieces, which may be computed anywhere: a part of each query
+	 * head, of the segments from the first one on that it attends to; then all of them, merged
+	 * in order. */
+	void (*attention_part)(const struct fm_attention *attention, size_t segment, const float *q,
+			       float *parts);
+	void (*attention_merge)(const struct fm_attention *attention, const float *parts,
+				float *out);
 	/* out[token][row] for the rows of the groups; each row's sum in block order. */
 	void (*product_integer)(const struct fm_matrix *matrix, size_t first_group,
 				size_t end_group, const struct fm_tile *tiles, bool is_fine,

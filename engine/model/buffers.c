@@ -129,6 +129,10 @@ int fm_buffers_reserve(struct fm_model *model, size_t n_tokens)
 	fm_buffers_destroy(buffers);
 	buffers->tokens = calloc(n, sizeof(*buffers->tokens));
 	buffers->runs = calloc(n, sizeof(*buffers->runs));
+	buffers->pieces = calloc(n + FM_PARTS_MAX, sizeof(*buffers->pieces));
+	buffers->parts = aligned_alloc(64, (size_t)FM_PARTS_MAX * model->hyper.group *
+						   fm_attention_part_floats(info->head_dim) *
+						   sizeof(*buffers->parts));
 	buffers->logits = calloc(n, sizeof(*buffers->logits));
 	buffers->logits_token = calloc(n, sizeof(*buffers->logits_token));
 	if (!rows_create(&buffers->x, n, info->dim) ||
@@ -137,7 +141,8 @@ int fm_buffers_reserve(struct fm_model *model, size_t n_tokens)
 	    !rows_create(&buffers->heads, n, q) || !rows_create(&buffers->gate, n, info->ffn_dim) ||
 	    !rows_create(&buffers->up, n, info->ffn_dim) ||
 	    !rows_create(&buffers->product, n, info->dim) || !all_tiles_create(model, buffers, n) ||
-	    !buffers->tokens || !buffers->runs || !buffers->logits || !buffers->logits_token) {
+	    !buffers->tokens || !buffers->runs || !buffers->pieces || !buffers->parts ||
+	    !buffers->logits || !buffers->logits_token) {
 		fm_buffers_destroy(buffers);
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory for the activations of %zu tokens", n);
 	}
@@ -162,6 +167,8 @@ void fm_buffers_destroy(struct fm_buffers *buffers)
 	tiles_destroy(&buffers->output_tiles);
 	free(buffers->tokens);
 	free(buffers->runs);
+	free(buffers->pieces);
+	free(buffers->parts);
 	free(buffers->logits);
 	free(buffers->logits_token);
 	memset(buffers, 0, sizeof(*buffers));

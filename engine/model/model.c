@@ -169,7 +169,7 @@ static void name_position_encoding(struct fm_model *model)
 
 static void name_things(struct fm_model *model)
 {
-	snprintf(model->numerics_id, sizeof(model->numerics_id), "fm-cpu-2/%s/kv-%s",
+	snprintf(model->numerics_id, sizeof(model->numerics_id), "fm-cpu-3/%s/kv-%s",
 		 model->options.precision == FM_PRECISION_Q8	? "q8"
 		 : model->options.precision == FM_PRECISION_Q16 ? "q16"
 								: "f32",
@@ -310,9 +310,35 @@ static void fill_runs(struct fm_buffers *buffers, const struct fm_token_in *toke
 	}
 }
 
-static void fill_batch(struct fm_buffers *buffers, const struct fm_token_in *tokens, size_t n)
+/* A lone token far into its sequence is cut at the segments' ends, so that threads share it evenly
+ * whatever the number of KV heads; which are cut has no influence on the bits. */
+static void fill_pieces(struct fm_buffers *buffers, uint32_t n_kv_heads,
+			const struct fm_token_in *tokens)
 {
+	size_t n_parts = 0;
+
+	buffers->n_pieces = 0;
+	for (size_t i = 0; i < buffers->n_runs; i++) {
+		struct fm_run *run = &buffers->runs[i];
+		size_t n = fm_attention_segments(tokens[run->first].position);
+
+		if (run->n > 1 || n == 1 || n_parts + n * n_kv_heads > FM_PARTS_MAX)
+			n = 0;
+		run->n_segments = (uint32_t)n;
+		run->first_part = (uint32_t)n_parts;
+		n_parts += n * n_kv_heads;
+		for (uint32_t segment = 0; segment < (n ? n : 1); segment++)
+			buffers->pieces[buffers->n_pieces++] =
+				(struct fm_piece){.run = (uint32_t)i, .segment = segment};
+	}
+}
+
+static void fill_batch(struct fm_model *model, const struct fm_token_in *tokens, size_t n)
+{
+	struct fm_buffers *buffers = &model->buffers;
+
 	fill_runs(buffers, tokens, n);
+	fill_pieces(buffers, model->info.n_kv_heads, tokens);
 	buffers->n = n;
 	buffers->n_logits = 0;
 	for (size_t i = 0; i < n; i++) {
@@ -338,7 +364,7 @@ int fm_model_forward(struct fm_model *model, const struct fm_token_in *tokens, s
 	    (error = fm_buffers_reserve(model, n < FM_BATCH_TOKENS ? n : FM_BATCH_TOKENS)))
 		return error;
 	for (size_t done = 0; done < n; done += model->buffers.n) {
-		fill_batch(&model->buffers, tokens + done,
+		fill_batch(model, tokens + done,
 			   n - done < FM_BATCH_TOKENS ? n - done : FM_BATCH_TOKENS);
 		model->forward(model);
 	}

@@ -42,7 +42,7 @@ struct fm_model_info {
 	uint64_t weight_bytes;	  /* of all tensors, as stored in the file */
 	uint64_t parameters;
 	const char *isa;	  /* the path in use */
-	const char *numerics_id;  /* e.g. "fm-cpu-2/q16/kv-f16": part of the namespace */
+	const char *numerics_id;  /* e.g. "fm-cpu-3/q16/kv-f16": part of the namespace */
 	unsigned int threads;	  /* that compute */
 };
 

@@ -20,7 +20,8 @@ enum {
 	FM_VOCAB_MAX = 1 << 22,
 	FM_CONTEXT_MAX = 1 << 24,
 	FM_HEADS_MAX = 1024,
-	FM_GROUP_MAX = 64, /* query heads for a KV head */
+	FM_GROUP_MAX = 64,    /* query heads for a KV head */
+	FM_PARTS_MAX = 1024, /* of attention that wait to be merged: segments of all KV heads */
 };
 
 /* ---- weights ------------------------------------------------------------------------------ */
@@ -114,9 +115,17 @@ enum {
 	FM_FINE_OUTPUT = 1,
 };
 
-/* Tokens first..first + n of the sub-batch stand next to each other in one KV block. */
+/* Tokens first..first + n of the sub-batch stand next to each other in one KV block. Attention
+ * computes the n_segments of a lone token each by itself, into parts from first_part on, [KV
+ * head][segment]; or, with n_segments 0, all of a run at once. */
 struct fm_run {
 	uint32_t first, n;
+	uint32_t n_segments, first_part;
+};
+
+/* What one KV head of a run is cut into. */
+struct fm_piece {
+	uint32_t run, segment;
 };
 
 struct fm_buffers {
@@ -127,7 +136,9 @@ struct fm_buffers {
 	float **logits;			   /* of the tokens that asked for them */
 	uint32_t *logits_token;
 	struct fm_run *runs; /* of the sub-batch: attention goes by them */
-	size_t n, n_logits, n_runs;
+	struct fm_piece *pieces;	   /* of the runs, by which work is shared */
+	float *parts;			   /* [part][query head of the KV head] */
+	size_t n, n_logits, n_runs, n_pieces;
 };
 
 struct fm_model {
@@ -174,7 +185,7 @@ void fm_step_qkv_bias(struct fm_model *model, const struct fm_layer *layer);
 void fm_step_head_norms(struct fm_model *model, const struct fm_layer *layer);
 /* Turns q and k by position, and writes k and v into the tokens' KV blocks. */
 void fm_step_rope_store(struct fm_model *model, uint32_t layer);
-/* heads = attention over the KV blocks, also in integers */
+/* heads = attention over the KV blocks, also in integers: pieces, then what merges them */
 void fm_step_attention(struct fm_model *model, uint32_t layer);
 /* product = matrix * heads */
 void fm_step_attention_output(struct fm_model *model, const struct fm_layer *layer);

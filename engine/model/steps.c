@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The steps that forward passes are written in: each cuts its work into units, one token, one
- * (run, KV head) or one group of 16 rows, and runs a kernel on each. Called by the architectures.
- * Invariant: a unit writes what no other unit of the step writes, so the division among threads
- * leaves no trace in the bits.
+ * The steps that forward passes are written in: each cuts its work into units, one token, one KV
+ * head of a piece of a run or one group of 16 rows, and runs a kernel on each. Called by the
+ * architectures. Invariant: a unit writes what no other unit of the step writes, so the division
+ * among threads leaves no trace in the bits.
  */
 #include "model/state.h"
 
@@ -339,58 +339,99 @@ void fm_step_rope_store(struct fm_model *model, uint32_t layer)
 	fm_threads_run(model->threads, model->buffers.n, 2, rope_store_units, &job);
 }
 
+/* One KV head of a run, in the layer. */
+static struct fm_attention attention_of(const struct layer_job *job, const struct fm_run *run,
+					uint32_t head)
+{
+	const struct fm_model *model = job->model;
+	const struct fm_token_in *token = model->buffers.tokens[run->first];
+
+	return (struct fm_attention){
+		.n_heads = model->hyper.group,
+		.head_dim = model->info.head_dim,
+		.position = token->position,
+		.n_tokens = run->n,
+		.window = model->weights.layers[job->layer].window,
+		.stride = model->buffers.heads.columns,
+		.is_half = model->options.kv_element == FM_ELEMENT_F16,
+		.scale = model->hyper.attention_scale,
+		.blocks = token->blocks,
+		.key_offset = kv_offset(model, job->layer, 0, head),
+		.value_offset = kv_offset(model, job->layer, 1, head),
+	};
+}
+
+/* Where the part of a run's KV head and segment stands. */
+static float *part_of(const struct fm_model *model, const struct fm_run *run, uint32_t head,
+		      uint32_t segment)
+{
+	size_t part = run->first_part + (size_t)head * run->n_segments + segment;
+
+	return model->buffers.parts + part * model->hyper.group *
+					      fm_attention_part_floats(model->info.head_dim);
+}
+
+/* Units: KV heads, piece after piece. */
 static void attention_units(void *argument, size_t first, size_t end)
 {
 	const struct layer_job *job = argument;
 	const struct fm_model *model = job->model;
-	const struct fm_model_info *info = &model->info;
 	const struct fm_buffers *buffers = &model->buffers;
-	const uint32_t span = model->hyper.group * info->head_dim;
+	const uint32_t n_heads = model->info.n_kv_heads;
+	const uint32_t span = model->hyper.group * model->info.head_dim;
 
 	for (size_t unit = first; unit < end; unit++) {
-		const struct fm_run *run = &buffers->runs[unit / info->n_kv_heads];
-		const struct fm_token_in *token = buffers->tokens[run->first];
-		uint32_t head = (uint32_t)(unit % info->n_kv_heads);
-		float *out = buffers->heads.rows[run->first] + head * span;
-		struct fm_attention attention = {
-			.n_heads = model->hyper.group,
-			.head_dim = info->head_dim,
-			.position = token->position,
-			.n_tokens = run->n,
-			.window = model->weights.layers[job->layer].window,
-			.stride = buffers->heads.columns,
-			.is_half = model->options.kv_element == FM_ELEMENT_F16,
-			.scale = model->hyper.attention_scale,
-			.blocks = token->blocks,
-			.key_offset = kv_offset(model, job->layer, 0, head),
-			.value_offset = kv_offset(model, job->layer, 1, head),
-		};
+		const struct fm_piece *piece = &buffers->pieces[unit / n_heads];
+		const struct fm_run *run = &buffers->runs[piece->run];
+		uint32_t head = (uint32_t)(unit % n_heads);
+		struct fm_attention attention = attention_of(job, run, head);
+		const float *q = buffers->q.rows[run->first] + head * span;
 
-		model->kernels->attention(&attention, buffers->q.rows[run->first] + head * span,
-					  out);
-		for (uint32_t i = 0; i < run->n; i++)
-			quantise(model, &buffers->heads_tiles, run->first + i, head * span,
-				 out + i * attention.stride, span);
+		if (run->n_segments && piece->segment < fm_attention_first_segment(
+								&attention, attention.position))
+			continue; /* before the layer's window */
+		if (run->n_segments)
+			model->kernels->attention_part(
+				&attention, piece->segment, q,
+				part_of(model, run, head, piece->segment));
+		else
+			model->kernels->attention(&attention, q,
+						  buffers->heads.rows[run->first] + head * span);
 	}
 }
 
-/* A token's heads have one scale: they are all there only now. */
+/* Units: runs. Their heads are all there only now, of which a token's level integers have one
+ * scale. */
 static void heads_units(void *argument, size_t first, size_t end)
 {
-	struct fm_model *model = argument;
+	const struct layer_job *job = argument;
+	const struct fm_model *model = job->model;
+	const struct fm_buffers *buffers = &model->buffers;
+	const uint32_t span = model->hyper.group * model->info.head_dim;
 
-	for (size_t i = first; i < end; i++)
-		quantise_level(model, &model->buffers.heads_tiles, i, model->buffers.heads.rows[i]);
+	for (const struct fm_run *run = buffers->runs + first; run < buffers->runs + end; run++) {
+		for (uint32_t head = 0; run->n_segments && head < model->info.n_kv_heads; head++) {
+			struct fm_attention attention = attention_of(job, run, head);
+
+			model->kernels->attention_merge(
+				&attention, part_of(model, run, head, 0),
+				buffers->heads.rows[run->first] + head * span);
+		}
+		for (uint32_t i = run->first; i < run->first + run->n; i++) {
+			quantise(model, &buffers->heads_tiles, i, 0, buffers->heads.rows[i],
+				 buffers->heads.columns);
+			quantise_level(model, &buffers->heads_tiles, i, buffers->heads.rows[i]);
+		}
+	}
 }
 
 void fm_step_attention(struct fm_model *model, uint32_t layer)
 {
 	struct layer_job job = {.model = model, .layer = layer};
 
-	fm_threads_run(model->threads, model->buffers.n_runs * model->info.n_kv_heads, 1,
+	fm_threads_run(model->threads, model->buffers.n_pieces * model->info.n_kv_heads, 1,
 		       attention_units, &job);
-	if (model->buffers.heads_tiles.level)
-		fm_threads_run(model->threads, model->buffers.n, 4, heads_units, model);
+	fm_threads_run(model->threads, model->buffers.n_runs, 1, heads_units, &job);
 }
 
 struct gate_job {

@@ -1,27 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention of single tokens in AVX-512 for heads of 64 dimensions: up to three query heads share
- * one pass over their KV head (prompts: attention_prompt_avx512.c). Called through the table in
- * avx512.c. Invariant: scores are 16 partial sums and the one tree, tiles are taken in order, and
- * values are added token after token, as in generic.h.
+ * Attention of single tokens in AVX-512 for heads of 64, 128 and 256 dimensions: up to three query
+ * heads share one pass over their KV head (prompts: attention_prompt_avx512.c). Called through the
+ * table in avx512.c. Invariant: scores are 16 partial sums and the one tree, tiles are taken in
+ * order, and values are added token after token, as in generic.h.
  */
 #include "attention_avx512.h"
 #include "avx512.h"
 
 enum {
 	HEADS_MAX = 3,
+	VECTORS_MAX = FM_ATTENTION_HEAD_MAX / FM_LANES,
 	TILES_AHEAD = 2, /* fetched before they are wanted: blocks lie far apart in memory */
 };
 
+/* Constants where this is called: of one pass over keys and values. */
+struct shape {
+	size_t heads, vectors; /* of 16 dimensions */
+	bool is_half;
+};
+
 struct state {
-	__m512 values[HEADS_MAX][VECTORS];
+	__m512 values[HEADS_MAX][VECTORS_MAX];
 	float largest[HEADS_MAX], sum[HEADS_MAX];
 };
 
 /* Row @token of the keys and values of a tile to come. */
-INLINE void fetch_row(bool is_half, const struct fm_attention *attention, size_t tile, size_t token)
+INLINE void fetch_row(struct shape shape, const struct fm_attention *attention, size_t tile,
+		      size_t token)
 {
-	const size_t bytes = HEAD_DIM * (is_half ? 2 : 4);
+	const size_t bytes = shape.vectors * FM_LANES * (shape.is_half ? 2 : 4);
 	const uint8_t *block = (const uint8_t *)attention->blocks[tile] + token * bytes;
 
 	UNROLL
@@ -31,11 +39,12 @@ INLINE void fetch_row(bool is_half, const struct fm_attention *attention, size_t
 	}
 }
 
-/* The scores of @heads heads against the first @n tokens of a tile; the rest are 0. Meanwhile tile
+/* The scores of the heads against the first @n tokens of a tile; the rest are 0. Meanwhile tile
  * @ahead is fetched. */
-INLINE void scores(size_t heads, bool is_half, const struct fm_attention *attention, size_t tile,
+INLINE void scores(struct shape shape, const struct fm_attention *attention, size_t tile,
 		   size_t ahead, size_t n, const float *q, __m512 *out)
 {
+	const size_t dim = shape.vectors * FM_LANES;
 	const void *keys = (const uint8_t *)attention->blocks[tile] + attention->key_offset;
 	_Alignas(64) float partial[HEADS_MAX][FM_ATTENTION_TOKENS][FM_LANES];
 
@@ -43,42 +52,37 @@ INLINE void scores(size_t heads, bool is_half, const struct fm_attention *attent
 		__m512 sums[HEADS_MAX];
 
 		UNROLL
-		for (size_t head = 0; head < heads; head++)
+		for (size_t head = 0; head < shape.heads; head++)
 			sums[head] = _mm512_setzero_ps();
-		fetch_row(is_half, attention, ahead, token);
+		fetch_row(shape, attention, ahead, token);
 		if (token < n) {
 			UNROLL
-			for (size_t i = 0; i < VECTORS; i++) {
-				__m512 key = load(keys, is_half, token * HEAD_DIM + i * FM_LANES);
+			for (size_t i = 0; i < dim; i += FM_LANES) {
+				__m512 key = load(keys, shape.is_half, token * dim + i);
 
 				UNROLL
-				for (size_t head = 0; head < heads; head++)
-					sums[head] = _mm512_fmadd_ps(
-						_mm512_loadu_ps(q + head * HEAD_DIM + i * FM_LANES),
-						key, sums[head]);
+				for (size_t head = 0; head < shape.heads; head++)
+					sums[head] =
+						_mm512_fmadd_ps(_mm512_loadu_ps(q + head * dim + i),
+								key, sums[head]);
 			}
 		}
 		UNROLL
-		for (size_t head = 0; head < heads; head++)
+		for (size_t head = 0; head < shape.heads; head++)
 			_mm512_store_ps(partial[head][token], sums[head]);
 	}
 	UNROLL
-	for (size_t head = 0; head < heads; head++)
+	for (size_t head = 0; head < shape.heads; head++)
 		out[head] =
 			_mm512_mul_ps(lanes_sums(partial[head]), _mm512_set1_ps(attention->scale));
 }
 
-INLINE void take_tile(size_t heads, bool is_half, const struct fm_attention *attention, size_t tile,
-		      size_t ahead, size_t n, const float *q, struct state *state)
+/* Scores to weights of the tokens in @mask; what was summed so far is made relative to the new largest. */
+INLINE void weigh(struct shape shape, __mmask16 mask, const __m512 *score,
+		  float (*weights)[FM_ATTENTION_TOKENS], struct state *state)
 {
-	const __mmask16 mask = (__mmask16)((1u << n) - 1);
-	const void *values = (const uint8_t *)attention->blocks[tile] + attention->value_offset;
-	_Alignas(64) float weights[HEADS_MAX][FM_ATTENTION_TOKENS];
-	__m512 score[HEADS_MAX];
-
-	scores(heads, is_half, attention, tile, ahead, n, q, score);
 	UNROLL
-	for (size_t head = 0; head < heads; head++) {
+	for (size_t head = 0; head < shape.heads; head++) {
 		float largest = _mm512_mask_reduce_max_ps(mask, score[head]);
 		__m512 weight;
 
@@ -93,19 +97,32 @@ INLINE void take_tile(size_t heads, bool is_half, const struct fm_attention *att
 
 			state->sum[head] = fmaf(state->sum[head], rescale, lanes_sum(weight));
 			UNROLL
-			for (size_t i = 0; i < VECTORS; i++)
+			for (size_t i = 0; i < shape.vectors; i++)
 				state->values[head][i] = _mm512_mul_ps(state->values[head][i],
 								       _mm512_set1_ps(rescale));
 		}
 		state->largest[head] = largest;
 	}
-	for (size_t token = 0; token < n; token++) {
+}
+
+/* Tokens @start..@n of a tile. */
+INLINE void take_tile(struct shape shape, const struct fm_attention *attention, size_t tile,
+		      size_t ahead, size_t start, size_t n, const float *q, struct state *state)
+{
+	const void *values = (const uint8_t *)attention->blocks[tile] + attention->value_offset;
+	_Alignas(64) float weights[HEADS_MAX][FM_ATTENTION_TOKENS];
+	__m512 score[HEADS_MAX];
+
+	scores(shape, attention, tile, ahead, n, q, score);
+	weigh(shape, (__mmask16)((1u << n) - (1u << start)), score, weights, state);
+	for (size_t token = start; token < n; token++) {
 		UNROLL
-		for (size_t i = 0; i < VECTORS; i++) {
-			__m512 value = load(values, is_half, token * HEAD_DIM + i * FM_LANES);
+		for (size_t i = 0; i < shape.vectors; i++) {
+			__m512 value =
+				load(values, shape.is_half, (token * shape.vectors + i) * FM_LANES);
 
 			UNROLL
-			for (size_t head = 0; head < heads; head++)
+			for (size_t head = 0; head < shape.heads; head++)
 				state->values[head][i] =
 					_mm512_fmadd_ps(_mm512_set1_ps(weights[head][token]), value,
 							state->values[head][i]);
@@ -113,68 +130,147 @@ INLINE void take_tile(size_t heads, bool is_half, const struct fm_attention *att
 	}
 }
 
-INLINE void attend(size_t heads, bool is_half, const struct fm_attention *attention,
-		   size_t position, const float *q, float *out)
+/* The parts that a segment gives the heads. */
+INLINE void take_segment(struct shape shape, const struct fm_attention *attention, size_t position,
+			 size_t segment, const float *q, float *parts)
 {
-	const size_t n_tokens = position + 1, last = position / FM_ATTENTION_TOKENS;
+	const size_t start = fm_attention_start(attention, position);
+	size_t at = segment * FM_ATTENTION_SEGMENT, end = at + FM_ATTENTION_SEGMENT, last;
 	struct state state;
 
 	UNROLL
-	for (size_t head = 0; head < heads; head++) {
+	for (size_t head = 0; head < shape.heads; head++) {
 		UNROLL
-		for (size_t i = 0; i < VECTORS; i++)
+		for (size_t i = 0; i < shape.vectors; i++)
 			state.values[head][i] = _mm512_setzero_ps();
 		state.largest[head] = -INFINITY;
 		state.sum[head] = 0.0f;
 	}
-	for (size_t first = 0; first < n_tokens; first += FM_ATTENTION_TOKENS) {
-		size_t n = n_tokens - first, tile = first / FM_ATTENTION_TOKENS;
+	at = at < start ? start - start % FM_ATTENTION_TOKENS : at;
+	end = end < position + 1 ? end : position + 1;
+	last = (end - 1) / FM_ATTENTION_TOKENS;
+	for (; at < end; at += FM_ATTENTION_TOKENS) {
+		size_t tile = at / FM_ATTENTION_TOKENS;
 		size_t ahead = tile + TILES_AHEAD < last ? tile + TILES_AHEAD : last;
 
-		take_tile(heads, is_half, attention, tile, ahead,
-			  n < FM_ATTENTION_TOKENS ? n : FM_ATTENTION_TOKENS, q, &state);
+		take_tile(shape, attention, tile, ahead, at < start ? start - at : 0,
+			  end - at < FM_ATTENTION_TOKENS ? end - at : FM_ATTENTION_TOKENS, q,
+			  &state);
 	}
 	UNROLL
-	for (size_t head = 0; head < heads; head++) {
-		__m512 sum = _mm512_set1_ps(state.sum[head]);
-
+	for (size_t head = 0; head < shape.heads; head++) {
+		parts[0] = state.largest[head];
+		parts[1] = state.sum[head];
 		UNROLL
-		for (size_t i = 0; i < VECTORS; i++)
-			_mm512_storeu_ps(out + head * HEAD_DIM + i * FM_LANES,
-					 _mm512_div_ps(state.values[head][i], sum));
+		for (size_t i = 0; i < shape.vectors; i++)
+			_mm512_storeu_ps(parts + FM_PART_VALUES + i * FM_LANES,
+					 state.values[head][i]);
+		parts += FM_PART_VALUES + shape.vectors * FM_LANES;
 	}
 }
 
-INLINE void attend_heads(bool is_half, const struct fm_attention *attention, size_t token,
-			 const float *q, float *out)
+/* As many heads at once as there are registers for their values. */
+INLINE void take_heads(size_t vectors, bool is_half, const struct fm_attention *attention,
+		       size_t position, size_t segment, const float *q, float *parts)
 {
-	const size_t position = attention->position + token;
+	const size_t heads = vectors == 4 ? 3 : vectors == 8 ? 2 : 1;
+	const size_t dim = vectors * FM_LANES;
 	uint32_t left = attention->n_heads;
 
-	for (; left >= 3; left -= 3, q += 3 * HEAD_DIM, out += 3 * HEAD_DIM)
-		attend(3, is_half, attention, position, q, out);
-	if (left == 2)
-		attend(2, is_half, attention, position, q, out);
-	else if (left == 1)
-		attend(1, is_half, attention, position, q, out);
+	for (; left >= heads; left -= heads) {
+		take_segment((struct shape){heads, vectors, is_half}, attention, position, segment,
+			     q, parts);
+		q += heads * dim;
+		parts += heads * (FM_PART_VALUES + dim);
+	}
+	if (heads > 2 && left == 2)
+		take_segment((struct shape){2, vectors, is_half}, attention, position, segment, q,
+			     parts);
+	else if (heads > 1 && left == 1)
+		take_segment((struct shape){1, vectors, is_half}, attention, position, segment, q,
+			     parts);
+}
+
+typedef void segment_work(const struct fm_attention *attention, size_t position, size_t segment,
+			  const float *q, float *parts);
+
+#define SEGMENT_WORK(name, vectors, is_half)                                                       \
+	static void name(const struct fm_attention *attention, size_t position, size_t segment,    \
+			 const float *q, float *parts)                                             \
+	{                                                                                          \
+		take_heads(vectors, is_half, attention, position, segment, q, parts);              \
+	}
+SEGMENT_WORK(segment_64_half, 4, true)
+SEGMENT_WORK(segment_64_float, 4, false)
+SEGMENT_WORK(segment_128_half, 8, true)
+SEGMENT_WORK(segment_128_float, 8, false)
+SEGMENT_WORK(segment_256_half, 16, true)
+SEGMENT_WORK(segment_256_float, 16, false)
+
+static segment_work *find_work(const struct fm_attention *attention)
+{
+	switch (attention->head_dim) {
+	case 64:
+		return attention->is_half ? segment_64_half : segment_64_float;
+	case 128:
+		return attention->is_half ? segment_128_half : segment_128_float;
+	case 256:
+		return attention->is_half ? segment_256_half : segment_256_float;
+	}
+	return NULL;
+}
+
+bool fm_avx512_attention_part(const struct fm_attention *attention, size_t segment, const float *q,
+			      float *parts)
+{
+	segment_work *work = find_work(attention);
+
+	if (work)
+		work(attention, attention->position, segment, q, parts);
+	return work;
+}
+
+/* One token; some heads at a time, whose parts stand on the stack. */
+static void attend(segment_work *work, const struct fm_attention *attention, size_t position,
+		   const float *q, float *out)
+{
+	enum { HEADS = 3, FLOATS = FM_PART_VALUES + FM_ATTENTION_HEAD_MAX };
+	_Alignas(64) float totals[HEADS * FLOATS], parts[HEADS * FLOATS];
+	const size_t floats = fm_attention_part_floats(attention->head_dim);
+	const size_t dim = attention->head_dim;
+	struct fm_attention some = *attention;
+
+	for (size_t head = 0; head < attention->n_heads; head += HEADS) {
+		some.n_heads = attention->n_heads - (uint32_t)head;
+		some.n_heads = some.n_heads < HEADS ? some.n_heads : HEADS;
+		for (size_t i = 0; i < some.n_heads; i++)
+			fm_generic_clear_part(totals + i * floats, dim);
+		for (size_t s = fm_attention_first_segment(attention, position);
+		     s < fm_attention_segments(position); s++) {
+			work(&some, position, s, q + head * dim, parts);
+			for (size_t i = 0; i < some.n_heads; i++)
+				fm_generic_merge(totals + i * floats, parts + i * floats, dim);
+		}
+		for (size_t i = 0; i < some.n_heads; i++)
+			fm_generic_finish(totals + i * floats, dim, out + (head + i) * dim);
+	}
 }
 
 bool fm_avx512_attention(const struct fm_attention *attention, const float *q, float *out)
 {
+	segment_work *work = find_work(attention);
 	const size_t last = attention->position + attention->n_tokens - 1;
 
-	/* Where a window cuts, the generic code has no such path beside it. */
-	if (attention->head_dim != HEAD_DIM || fm_attention_start(attention, last))
+	/* Where a window cuts a prompt, the generic code has no such path beside it. */
+	if (!work || (attention->n_tokens > 1 && fm_attention_start(attention, last)))
 		return false;
-	if (attention->n_tokens * attention->n_heads >= FM_AVX512_PROMPT_QUERIES) {
+	if (attention->n_tokens > 1 &&
+	    attention->n_tokens * attention->n_heads >= FM_AVX512_PROMPT_QUERIES) {
 		fm_avx512_attention_prompt(attention, q, out);
 		return true;
 	}
 	for (size_t token = 0; token < attention->n_tokens; token++) {
-		if (attention->is_half)
-			attend_heads(true, attention, token, q, out);
-		else
-			attend_heads(false, attention, token, q, out);
+		attend(work, attention, attention->position + token, q, out);
 		q += attention->stride;
 		out += attention->stride;
 	}

@@ -11,8 +11,6 @@
 #include "avx512.h"
 #include "generic.h"
 
-enum { VECTORS = 4, HEAD_DIM = VECTORS * FM_LANES };
-
 INLINE __m512 load(const void *base, bool is_half, size_t i)
 {
 	if (is_half)

@@ -25,7 +25,9 @@ void fm_avx512_product_float(const struct fm_matrix *matrix, size_t first_group,
 			     const float *x, size_t n_tokens, float *const *out);
 /* False when there is no hand-written code for the head's size. */
 bool fm_avx512_attention(const struct fm_attention *attention, const float *q, float *out);
-/* The same for heads of 64 dimensions; worth its set-up from so many queries on. */
+bool fm_avx512_attention_part(const struct fm_attention *attention, size_t segment, const float *q,
+			      float *parts);
+/* For the sizes that fm_avx512_attention() knows; worth its set-up from so many queries on. */
 #define FM_AVX512_PROMPT_QUERIES 8
 void fm_avx512_attention_prompt(const struct fm_attention *attention, const float *q, float *out);
 

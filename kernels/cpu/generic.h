@@ -195,11 +195,6 @@ static inline const float *fm_generic_kv_row(const struct fm_attention *attentio
 	return buffer;
 }
 
-struct fm_softmax {
-	float largest, sum;
-	float values[FM_ATTENTION_HEAD_MAX];
-};
-
 /* Scores of one head against tokens @start..@n of a tile. */
 static inline void fm_generic_scores(const struct fm_attention *attention, const float *q,
 				     const void *keys, size_t start, size_t n, float *scores)
@@ -217,61 +212,122 @@ static inline void fm_generic_scores(const struct fm_attention *attention, const
 	}
 }
 
+static inline void fm_generic_clear_part(float *part, size_t head_dim)
+{
+	memset(part, 0, (FM_PART_VALUES + head_dim) * sizeof(*part));
+	part[0] = -INFINITY;
+}
+
 /* Takes tokens @start..@n of one tile into the online softmax of one head. */
 static inline void fm_generic_tile(const struct fm_attention *attention, const float *q,
-				   size_t tile, size_t start, size_t n, struct fm_softmax *state)
+				   size_t tile, size_t start, size_t n, float *part)
 {
 	const uint8_t *block = attention->blocks[tile];
 	float scores[FM_ATTENTION_TOKENS], weights[FM_ATTENTION_TOKENS] = {0};
-	float buffer[FM_ATTENTION_HEAD_MAX];
-	float largest = state->largest, rescale;
+	float buffer[FM_ATTENTION_HEAD_MAX], *values = part + FM_PART_VALUES;
+	float largest = part[0], rescale;
 
 	fm_generic_scores(attention, q, block + attention->key_offset, start, n, scores);
 	for (size_t token = start; token < n; token++)
 		largest = scores[token] > largest ? scores[token] : largest;
-	rescale = fm_exp(state->largest - largest);
+	rescale = fm_exp(part[0] - largest);
 	for (size_t token = start; token < n; token++)
 		weights[token] = fm_exp(scores[token] - largest);
-	state->largest = largest;
-	state->sum = fmaf(state->sum, rescale, fm_lanes_sum(weights));
+	part[0] = largest;
+	part[1] = fmaf(part[1], rescale, fm_lanes_sum(weights));
 	for (size_t i = 0; i < attention->head_dim; i++)
-		state->values[i] = state->values[i] * rescale;
+		values[i] = values[i] * rescale;
 	for (size_t token = start; token < n; token++) {
 		const float *value = fm_generic_kv_row(attention, block + attention->value_offset,
 						       token, buffer);
 
 		for (size_t i = 0; i < attention->head_dim; i++)
-			state->values[i] = fmaf(weights[token], value[i], state->values[i]);
+			values[i] = fmaf(weights[token], value[i], values[i]);
 	}
 }
 
-static inline void fm_generic_attend(const struct fm_attention *attention, size_t position,
-				     const float *q, float *out)
+/* One head's part of a segment, for the token at @position. */
+static inline void fm_generic_part(const struct fm_attention *attention, size_t position,
+				   size_t segment, const float *q, float *part)
 {
 	const size_t start = fm_attention_start(attention, position);
-	struct fm_softmax state = {.largest = -INFINITY};
+	size_t at = segment * FM_ATTENTION_SEGMENT, end = at + FM_ATTENTION_SEGMENT;
 
-	for (size_t first = start - start % FM_ATTENTION_TOKENS; first <= position;
-	     first += FM_ATTENTION_TOKENS) {
-		size_t n = position + 1 - first;
+	at = at < start ? start - start % FM_ATTENTION_TOKENS : at;
+	end = end < position + 1 ? end : position + 1;
+	fm_generic_clear_part(part, attention->head_dim);
+	for (; at < end; at += FM_ATTENTION_TOKENS)
+		fm_generic_tile(attention, q, at / FM_ATTENTION_TOKENS,
+				at < start ? start - at : 0,
+				end - at < FM_ATTENTION_TOKENS ? end - at : FM_ATTENTION_TOKENS,
+				part);
+}
 
-		fm_generic_tile(attention, q, first / FM_ATTENTION_TOKENS,
-				first < start ? start - first : 0,
-				n < FM_ATTENTION_TOKENS ? n : FM_ATTENTION_TOKENS, &state);
-	}
-	for (size_t i = 0; i < attention->head_dim; i++)
-		out[i] = state.values[i] / state.sum;
+/* @total becomes what it and a later segment give together. */
+static inline void fm_generic_merge(float *total, const float *later, size_t head_dim)
+{
+	float largest = later[0] > total[0] ? later[0] : total[0];
+	float before = fm_exp(total[0] - largest), after = fm_exp(later[0] - largest);
+
+	total[0] = largest;
+	total[1] = fmaf(total[1], before, later[1] * after);
+	for (size_t i = FM_PART_VALUES; i < FM_PART_VALUES + head_dim; i++)
+		total[i] = fmaf(total[i], before, later[i] * after);
+}
+
+static inline void fm_generic_finish(const float *total, size_t head_dim, float *out)
+{
+	for (size_t i = 0; i < head_dim; i++)
+		out[i] = total[FM_PART_VALUES + i] / total[1];
 }
 
 FM_GENERIC void fm_generic_attention(const struct fm_attention *attention, const float *q,
 				     float *out)
 {
+	const size_t dim = attention->head_dim;
+	float total[FM_PART_VALUES + FM_ATTENTION_HEAD_MAX];
+	float part[FM_PART_VALUES + FM_ATTENTION_HEAD_MAX];
+
 	for (size_t token = 0; token < attention->n_tokens; token++)
 		for (size_t head = 0; head < attention->n_heads; head++) {
-			size_t at = token * attention->stride + head * attention->head_dim;
+			uint32_t position = attention->position + (uint32_t)token;
+			size_t at = token * attention->stride + head * dim;
 
-			fm_generic_attend(attention, attention->position + token, q + at, out + at);
+			fm_generic_clear_part(total, dim);
+			for (size_t i = fm_attention_first_segment(attention, position);
+			     i < fm_attention_segments(position); i++) {
+				fm_generic_part(attention, position, i, q + at, part);
+				fm_generic_merge(total, part, dim);
+			}
+			fm_generic_finish(total, dim, out + at);
 		}
+}
+
+FM_GENERIC void fm_generic_attention_part(const struct fm_attention *attention, size_t segment,
+					  const float *q, float *parts)
+{
+	for (size_t head = 0; head < attention->n_heads; head++)
+		fm_generic_part(attention, attention->position, segment,
+				q + head * attention->head_dim,
+				parts + head * fm_attention_part_floats(attention->head_dim));
+}
+
+FM_GENERIC void fm_generic_attention_merge(const struct fm_attention *attention, const float *parts,
+					   float *out)
+{
+	const size_t floats = fm_attention_part_floats(attention->head_dim);
+	const size_t dim = attention->head_dim;
+	const size_t first = fm_attention_first_segment(attention, attention->position);
+	const size_t n_segments = fm_attention_segments(attention->position);
+	float total[FM_PART_VALUES + FM_ATTENTION_HEAD_MAX];
+
+	for (size_t head = 0; head < attention->n_heads; head++) {
+		fm_generic_clear_part(total, dim);
+		for (size_t i = first; i < n_segments; i++)
+			fm_generic_merge(total, parts + (i * attention->n_heads + head) * floats,
+					 dim);
+		fm_generic_finish(total, dim, out + head * dim);
+	}
 }
 
 /* ---- weights ------------------------------------------------------------------------------ */
@@ -540,7 +596,9 @@ FM_GENERIC void fm_generic_product_float(const struct fm_matrix *matrix, size_t 
 	.rope = fm_generic_rope, .rope_halves = fm_generic_rope_halves,                            \
 	.silu_multiply = fm_generic_silu_multiply, .gelu_multiply = fm_generic_gelu_multiply,      \
 	.quantise = fm_generic_quantise, .store_kv = fm_generic_store_kv,                          \
-	.attention = fm_generic_attention, .product_integer = fm_generic_product_integer,          \
+	.attention = fm_generic_attention, .attention_part = fm_generic_attention_part,            \
+	.attention_merge = fm_generic_attention_merge,                                             \
+	.product_integer = fm_generic_product_integer,                                             \
 	.quantise_level = fm_generic_quantise_level, .product_float = fm_generic_product_float,    \
 	.row = fm_generic_row
 

@@ -501,6 +501,20 @@ START_TEST(gates_and_turns_are_right)
 }
 END_TEST
 
+/* The segments of one token, the last one first. */
+static void attend_in_parts(const struct fm_kernels *kernels, const struct fm_attention *attention,
+			    const float *q, float *out)
+{
+	size_t n = fm_attention_segments(attention->position);
+	size_t floats = attention->n_heads * fm_attention_part_floats(attention->head_dim);
+	float *parts = aligned_alloc(64, (n * floats * sizeof(float) + 63) / 64 * 64);
+
+	for (size_t i = n; i-- > fm_attention_first_segment(attention, attention->position);)
+		kernels->attention_part(attention, i, q, parts + i * floats);
+	kernels->attention_merge(attention, parts, out);
+	free(parts);
+}
+
 static void compare_attention(const struct fm_kernels *kernels, uint32_t n_heads, uint32_t dim,
 			      uint32_t position, uint32_t n_tokens, bool is_half, uint32_t window)
 {
@@ -547,6 +561,12 @@ static void compare_attention(const struct fm_kernels *kernels, uint32_t n_heads
 		kernels->attention(&attention, q + i * stride, b + i * stride);
 	}
 	assert_bytes(a, b, n_tokens * stride * 4, "attention, token by token");
+	memset(b, 0, n_tokens * stride * 4);
+	for (uint32_t i = 0; i < n_tokens; i++) {
+		attention.position = position + i;
+		attend_in_parts(kernels, &attention, q + i * stride, b + i * stride);
+	}
+	assert_bytes(a, b, n_tokens * stride * 4, "attention, part by part");
 	for (size_t i = 0; i < n_blocks; i++)
 		free(blocks[i]);
 	free(blocks);
@@ -558,12 +578,12 @@ static void compare_attention(const struct fm_kernels *kernels, uint32_t n_heads
 
 START_TEST(attention_is_the_same)
 {
-	static const uint32_t dims[] = {32, 64, 128};
-	static const uint32_t positions[] = {0, 1, 14, 15, 16, 31, 32, 100, 257};
+	static const uint32_t dims[] = {32, 64, 128, 256};
+	static const uint32_t positions[] = {0, 1, 15, 16, 32, 100, 255, 256, 530};
 	const struct fm_kernels *kernels = path(_i);
 
 	for (uint32_t n_heads = 1; kernels && n_heads <= 7; n_heads++)
-		for (int dim = 0; dim < 3; dim++)
+		for (int dim = 0; dim < 4; dim++)
 			for (size_t i = 0; i < sizeof(positions) / sizeof(positions[0]); i++)
 				for (int is_half = 0; is_half < 2; is_half++)
 					compare_attention(kernels, n_heads, dims[dim], positions[i],
@@ -632,8 +652,13 @@ START_TEST(attention_of_runs_is_the_same)
 				for (int i = 0; i < 4; i++)
 					compare_attention(kernels, n_heads, 64,
 							  position + (i & 1) * 48, n, i & 2, 0);
-	for (uint32_t dim = 32; kernels && dim <= 256; dim *= 2)
+	for (uint32_t dim = 32; kernels && dim <= 256; dim *= 2) {
 		compare_attention(kernels, 70, dim, 32, 16, true, 0);
+		compare_attention(kernels, 9, dim, 240, 16, false, 0);
+		compare_attention(kernels, 3, dim, 515, 7, true, 0);
+		compare_attention(kernels, 3, dim, 515, 7, true, 261);
+		compare_attention(kernels, 2, dim, 530, 1, true, 300);
+	}
 }
 END_TEST
 

@@ -379,13 +379,68 @@ START_TEST(bad_tokens_are_refused)
 	token.position = 64;
 	ck_assert_int_eq(fm_model_forward(model, &token, 1), FM_ERR_INVALID);
 	ck_assert_int_eq(fm_model_forward(model, NULL, 0), 0);
-	ck_assert_str_eq(fm_model_info(model)->numerics_id, "fm-cpu-2/q8/kv-f16");
+	ck_assert_str_eq(fm_model_info(model)->numerics_id, "fm-cpu-3/q8/kv-f16");
 	ck_assert_uint_eq(fm_model_block_bytes(model), 2 * 2 * 16 * 64 * 2);
 	ck_assert_int_eq(fm_model_namespace(model, NULL, &a), 0);
 	ck_assert_int_eq(fm_model_namespace(model, "salt", &b), 0);
 	ck_assert(memcmp(&a, &b, sizeof(a)) != 0);
 	outcome_destroy(&out);
 	fm_model_close(model);
+	unlink(path);
+}
+END_TEST
+
+enum { LONG = 530, LONG_CHUNK = 250 }; /* ends in the third segment of attention */
+
+/* KV and the last logits of a sequence whose tokens from @alone on are computed one by one. */
+static void run_long(const char *path, const char *isa, unsigned int threads, size_t alone,
+		     float *logits, uint8_t *kv)
+{
+	struct fm_model *model = open_model(path, FM_PRECISION_Q16, true, isa, threads);
+	void *blocks[LONG / 16 + 1];
+	struct fm_token_in tokens[LONG_CHUNK];
+
+	for (size_t i = 0; i < LONG / 16 + 1; i++)
+		blocks[i] = kv + i * fm_model_block_bytes(model);
+	for (size_t first = 0, n; first < LONG; first += n) {
+		n = first < alone ? alone - first : 1;
+		n = n < LONG_CHUNK ? n : LONG_CHUNK;
+		for (size_t i = 0; i < n; i++)
+			tokens[i] = (struct fm_token_in){
+				.token = (uint32_t)((first + i) * (first + i) % 101),
+				.position = (uint32_t)(first + i),
+				.blocks = blocks,
+				.logits = first + i == LONG - 1 ? logits : NULL,
+			};
+		ck_assert_int_eq(fm_model_forward(model, tokens, n), 0);
+	}
+	fm_model_close(model);
+}
+
+START_TEST(segments_of_attention_leave_no_trace)
+{
+	static const size_t alone[] = {0, 100, 512, LONG - 1};
+	struct tiny_model shape = shapes[0];
+	char path[SCRATCH_MAX];
+	float logits[2][101];
+	uint8_t *kv[2];
+	size_t bytes;
+
+	shape.context = LONG + 1;
+	tiny_model_write(&shape, path);
+	bytes = (LONG / 16 + 1) * 2 * 2 * 16 * 64 * 2;
+	for (int i = 0; i < 2; i++)
+		kv[i] = calloc(1, bytes);
+	run_long(path, NULL, 1, LONG, logits[0], kv[0]);
+	for (unsigned int i = 0; i < 4; i++) {
+		memset(kv[1], 0, bytes);
+		run_long(path, i == 2 ? "portable" : NULL, 1 + i, alone[i], logits[1], kv[1]);
+		ck_assert_msg(!memcmp(logits[0], logits[1], sizeof(logits[0])) &&
+				      !memcmp(kv[0], kv[1], bytes),
+			      "one by one from token %zu on", alone[i]);
+	}
+	for (int i = 0; i < 2; i++)
+		free(kv[i]);
 	unlink(path);
 }
 END_TEST
@@ -407,6 +462,7 @@ int main(void)
 	tcase_add_test(tests, the_real_model_gives_the_same_bytes);
 	tcase_add_test(tests, what_cannot_be_done_is_refused);
 	tcase_add_test(tests, bad_tokens_are_refused);
+	tcase_add_test(tests, segments_of_attention_leave_no_trace);
 	suite_add_tcase(suite, tests);
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);
