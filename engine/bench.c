@@ -16,13 +16,13 @@
 #include "bench.h"
 #include "embedded_pool.h"
 #include "json_memory.h"
+#include "machine_limits.h"
 #include "model/gguf.h"
-#include "model/threads.h"
 #include "options.h"
 #include "text/tokenizer.h"
 #include "worker/engine.h"
 
-enum { LIST_MAX = 16, REPEATS_MAX = 1000, WARM_UP_STEPS = 4, READS = 5 };
+enum { LIST_MAX = 16, REPEATS_MAX = 1000, WARM_UP_STEPS = 4 };
 
 struct list {
 	uint32_t values[LIST_MAX];
@@ -40,16 +40,27 @@ struct bench {
 	struct fm_engine *engine;
 	uint32_t *tokens; /* of one prompt, up to the model's context */
 	uint64_t random, fresh;
-	double read_limit; /* bytes a second */
+	struct fm_machine_limits limits;
 	/* What the engine told since it was last set to zero. */
 	uint32_t n_tokens, n_prefilled, n_computed;
 	int error;
+	uint64_t times[FM_OPERATION_COUNT]; /* of the model, when a timed run began */
 };
 
 struct test {
 	bool is_prefill;
 	uint32_t n, depth, batch;
 	uint64_t seed;
+};
+
+/* What a test came to. */
+struct result {
+	double rates[REPEATS_MAX]; /* sorted */
+	double median;
+	double seconds;		       /* of all repeats */
+	double of[FM_OPERATION_COUNT]; /* of those, by operation */
+	double read;		       /* bytes of weights and KV a second; 0: not of this test */
+	double macs; /* multiply-adds a second in the layers' products; 0 likewise */
 };
 
 static const char help[] =
@@ -71,48 +82,7 @@ static double now_s(void)
 	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
-/* ---- the machine's limit -------------------------------------------------------------------- */
-
-struct reading {
-	const uint64_t *words;
-	_Atomic uint64_t sum;
-};
-
-static void read_words(void *argument, size_t first, size_t end)
-{
-	struct reading *job = argument;
-	uint64_t sums[32] = {0};
-
-	for (size_t i = first * 512; i < end * 512; i += 32)
-		for (size_t j = 0; j < 32; j++)
-			sums[j] += job->words[i + j];
-	for (size_t j = 0; j < 32; j++)
-		job->sum += sums[j];
-}
-
-/* The fastest of some pure reads of as many bytes as a step reads, by as many threads. */
-static int measure_read_limit(struct bench *bench, uint64_t bytes)
-{
-	size_t n_pages = bytes / 4096;
-	struct reading job = {.words = aligned_alloc(4096, n_pages * 4096)};
-	struct fm_threads *threads = NULL;
-	int err = fm_threads_create(bench->flags.model_options.threads, &threads);
-
-	if (!err && !job.words)
-		err = fm_fail(FM_ERR_NO_MEMORY, "no memory to measure reads of %zu pages", n_pages);
-	if (!err)
-		memset((void *)job.words, 1, n_pages * 4096);
-	for (int i = 0; !err && i < READS; i++) {
-		double start = now_s(), rate;
-
-		fm_threads_run(threads, n_pages, 64, read_words, &job);
-		rate = (double)n_pages * 4096 / (now_s() - start);
-		bench->read_limit = rate > bench->read_limit ? rate : bench->read_limit;
-	}
-	fm_threads_destroy(threads);
-	free((void *)job.words);
-	return err;
-}
+/* ---- what a step needs ----------------------------------------------------------------------- */
 
 /* Bytes of weights that a step reads: all but an embedding that is looked up only. */
 static uint64_t step_weight_bytes(const struct bench *bench)
@@ -124,6 +94,17 @@ static uint64_t step_weight_bytes(const struct bench *bench)
 	if (embedding && gguf_tensor(file, "output.weight"))
 		bytes -= embedding->n_bytes;
 	return bytes;
+}
+
+/* Multiply-adds of the layers' matrices with one token. */
+static double token_macs(const struct bench *bench)
+{
+	const struct gguf *file = fm_model_gguf(bench->model);
+	const struct fm_model_info *info = fm_model_info(bench->model);
+	uint64_t rows = gguf_tensor(file, "output.weight") ? 2 * (uint64_t)info->vocab_size
+							   : info->vocab_size;
+
+	return (double)(info->parameters - rows * info->dim);
 }
 
 /* ---- the engine ------------------------------------------------------------------------------ */
@@ -263,6 +244,7 @@ static int run_prefill(struct bench *bench, const struct test *test, double *sec
 	bench->random = bench->fresh;
 	fill_random(bench, test->depth, test->n);
 	bench->fresh = bench->random;
+	fm_model_times(bench->model, bench->times);
 	start = now_s();
 	err = prefill(bench, test->depth + test->n, test->n);
 	*seconds = now_s() - start;
@@ -287,6 +269,7 @@ static int run_generate(struct bench *bench, const struct test *test, uint32_t s
 	while (!err && !bench->error && bench->n_tokens < test->batch)
 		fm_engine_step(bench->engine);
 	bench->n_tokens = 0;
+	fm_model_times(bench->model, bench->times);
 	start = now_s();
 	for (uint32_t i = 0; !err && !bench->error && i < steps; i++)
 		fm_engine_step(bench->engine);
@@ -308,62 +291,126 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static int print_json(const struct bench *bench, const struct test *test, const double *rates,
-		      const char *name, double read)
+static int print_json(const struct bench *bench, const struct test *test,
+		      const struct result *result, const char *name)
 {
 	const struct fm_model_info *info = fm_model_info(bench->model);
-	json_t *samples = json_array(), *out;
+	json_t *samples = json_array(), *shares = json_object(), *out;
 
 	for (uint32_t i = 0; i < bench->repeats; i++)
-		json_array_append_new(samples, json_real(rates[i]));
-	out = json_pack("{s:s,s:i,s:i,s:i,s:i,s:f,s:o,s:s,s:s,s:s,s:i}", "test", name, "tokens",
+		json_array_append_new(samples, json_real(result->rates[i]));
+	for (int i = 0; i < FM_OPERATION_COUNT; i++)
+		json_object_set_new(shares, fm_operation_name(i),
+				    json_real(result->of[i] / result->seconds));
+	out = json_pack("{s:s,s:i,s:i,s:i,s:i,s:f,s:o,s:o,s:s,s:s,s:s,s:i}", "test", name, "tokens",
 			(int)test->n, "depth", (int)test->depth, "batch", (int)test->batch,
-			"repeats", (int)bench->repeats, "tokens_per_s", rates[bench->repeats / 2],
-			"sorted", samples, "model", info->name, "numerics", info->numerics_id,
-			"isa", info->isa, "threads", (int)info->threads);
-	if (!test->is_prefill) {
-		json_object_set_new(out, "read_bytes_per_s", json_real(read));
-		json_object_set_new(out, "read_limit_bytes_per_s", json_real(bench->read_limit));
+			"repeats", (int)bench->repeats, "tokens_per_s", result->median, "sorted",
+			samples, "time_shares", shares, "model", info->name, "numerics",
+			info->numerics_id, "isa", info->isa, "threads", (int)info->threads);
+	if (result->read > 0) {
+		json_object_set_new(out, "read_bytes_per_s", json_real(result->read));
+		json_object_set_new(out, "read_limit_bytes_per_s",
+				    json_real(bench->limits.bytes_per_s));
+	}
+	if (result->macs > 0 && bench->limits.macs_per_s > 0) {
+		json_object_set_new(out, "product_macs_per_s", json_real(result->macs));
+		json_object_set_new(out, "vnni_limit_macs_per_s",
+				    json_real(bench->limits.macs_per_s));
 	}
 	return fm_json_print(out, JSON_COMPACT | JSON_REAL_PRECISION(6));
+}
+
+/* The operations that took more than one part in a hundred, the largest first. */
+static void print_operations(const struct result *result)
+{
+	bool is_told[FM_OPERATION_COUNT] = {false};
+	double rest = 1.0;
+
+	printf("        ");
+	for (;;) {
+		int most = -1;
+
+		for (int i = 0; i < FM_OPERATION_COUNT; i++)
+			if (!is_told[i] && (most < 0 || result->of[i] > result->of[most]))
+				most = i;
+		if (most < 0 || result->of[most] < 0.01 * result->seconds)
+			break;
+		is_told[most] = true;
+		rest -= result->of[most] / result->seconds;
+		printf(" %s %.0f %%,", fm_operation_name(most),
+		       100 * result->of[most] / result->seconds);
+	}
+	printf(" rest %.0f %%\n", 100 * rest);
+}
+
+static void print_row(const struct bench *bench, const struct test *test,
+		      const struct result *result, const char *name)
+{
+	printf("%-8s %7u %6u %11.1f %11.1f %11.1f", name, test->depth, test->batch, result->median,
+	       result->rates[0], result->rates[bench->repeats - 1]);
+	if (result->read > 0)
+		printf("   reads %.1f of %.1f GB/s, %.0f %%%s", result->read / 1e9,
+		       bench->limits.bytes_per_s / 1e9,
+		       100 * result->read / bench->limits.bytes_per_s,
+		       result->read > bench->limits.bytes_per_s
+			       ? " (from caches, or the machine was busy)"
+			       : "");
+	if (result->macs > 0 && bench->limits.macs_per_s > 0)
+		printf("   products %.0f of %.0f GMAC/s, %.0f %%", result->macs / 1e9,
+		       bench->limits.macs_per_s / 1e9,
+		       100 * result->macs / bench->limits.macs_per_s);
+	putchar('\n');
+	print_operations(result);
+}
+
+/* Sorts the rates, and sets them against what had to be read or multiplied. */
+static void finish_result(const struct bench *bench, const struct test *test, struct result *result)
+{
+	double products = 0;
+
+	qsort(result->rates, bench->repeats, sizeof(*result->rates), compare);
+	result->median = result->rates[bench->repeats / 2];
+	for (int i = 0; i < FM_OPERATION_COUNT; i++)
+		products += fm_operation_is_product(i) ? result->of[i] : 0;
+	if (test->is_prefill && products > 0)
+		result->macs = token_macs(bench) * test->n * bench->repeats / products;
+	if (!test->is_prefill) /* the KV that a step attends to, half of the steps in */
+		result->read = result->median / test->batch *
+			       ((double)step_weight_bytes(bench) +
+				(double)test->batch * (test->depth + test->n / 2.0) / 16 *
+					(double)fm_model_block_bytes(bench->model));
 }
 
 /* One warm-up and the repeats of a test; its line. */
 static int run_test(struct bench *bench, const struct test *test)
 {
-	double rates[REPEATS_MAX], seconds, median, read = 0;
+	static struct result result;
+	uint64_t after[FM_OPERATION_COUNT];
+	double seconds;
 	char name[32];
 	int err = prepare(bench, test);
 
+	memset(&result, 0, sizeof(result));
 	if (!err)
 		err = test->is_prefill ? run_prefill(bench, test, &seconds)
 				       : run_generate(bench, test, WARM_UP_STEPS, &seconds);
 	for (uint32_t i = 0; !err && i < bench->repeats; i++) {
 		err = test->is_prefill ? run_prefill(bench, test, &seconds)
 				       : run_generate(bench, test, test->n, &seconds);
-		rates[i] = (double)test->n * test->batch / seconds;
+		fm_model_times(bench->model, after);
+		for (int j = 0; j < FM_OPERATION_COUNT; j++)
+			result.of[j] += (double)(after[j] - bench->times[j]) / 1e9;
+		result.rates[i] = (double)test->n * test->batch / seconds;
+		result.seconds += seconds;
 	}
 	if (err)
 		return err;
-	qsort(rates, bench->repeats, sizeof(*rates), compare);
-	median = rates[bench->repeats / 2];
+	finish_result(bench, test, &result);
 	snprintf(name, sizeof(name), "%s%u", test->is_prefill ? "pp" : "tg", test->n);
-	if (!test->is_prefill) /* the KV that a step attends to, half of the steps in */
-		read = median / test->batch *
-		       ((double)step_weight_bytes(bench) +
-			(double)test->batch * (test->depth + test->n / 2.0) / 16 *
-				(double)fm_model_block_bytes(bench->model));
-	if (bench->json) {
-		err = print_json(bench, test, rates, name, read);
-	} else {
-		printf("%-8s %7u %6u %11.1f %11.1f %11.1f", name, test->depth, test->batch, median,
-		       rates[0], rates[bench->repeats - 1]);
-		if (read > 0)
-			printf("   %5.1f of %5.1f GB/s%s", read / 1e9, bench->read_limit / 1e9,
-			       read > bench->read_limit ? " (from caches, or the machine was busy)"
-							: "");
-		putchar('\n');
-	}
+	if (bench->json)
+		err = print_json(bench, test, &result, name);
+	else
+		print_row(bench, test, &result, name);
 	fflush(stdout);
 	return err;
 }
@@ -398,15 +445,18 @@ static int run_all(struct bench *bench)
 
 	if (!err)
 		err = check_lengths(bench);
-	if (!err && bench->generates.n)
-		err = measure_read_limit(bench, step_weight_bytes(bench));
+	if (!err)
+		err = fm_machine_limits_measure(
+			bench->flags.model_options.threads, fm_model_kernels(bench->model),
+			bench->generates.n ? step_weight_bytes(bench) : 0, &bench->limits);
 	if (err)
 		return err;
 	info = fm_model_info(bench->model);
 	if (!bench->json)
 		printf("%s, %.1f MB of weights, %s, %s\n%-8s %7s %6s %11s %11s %11s   %s\n",
 		       info->name, (double)info->weight_bytes / 1e6, info->numerics_id, info->isa,
-		       "test", "depth", "batch", "tokens/s", "least", "most", "read (weights, KV)");
+		       "test", "depth", "batch", "tokens/s", "least", "most",
+		       "of the machine's limit; then where the time went");
 	for (size_t d = 0; d < bench->depths.n; d++) {
 		struct test test = {
 			.depth = bench->depths.values[d], .is_prefill = true, .batch = 1};
@@ -526,6 +576,7 @@ int fm_bench_main(int argc, char **argv)
 	int status, err;
 
 	fm_engine_flags_init(&bench.flags);
+	bench.flags.model_options.is_timed = true;
 	status = fm_command_parse(&command, argc, argv, &bench);
 	if (status != FM_COMMAND_GO)
 		return status;

@@ -207,6 +207,9 @@ struct fm_kernels {
 			      const float *x, size_t n_tokens, float *const *out);
 	/* One row of the matrix in float32: the embedding of a token. */
 	void (*row)(const struct fm_matrix *matrix, uint32_t row, float *out);
+	/* What the machine could do: @rounds of the path's integer dot instructions (VPDPBUSD) on
+	 * registers alone. Returns how many multiply-adds that were; NULL where a path has none. */
+	uint64_t (*integer_peak)(size_t rounds);
 };
 
 /* @isa: NULL for the best, or "portable", "avx2", "avx512", "amx". FM_ERR_UNSUPPORTED names what

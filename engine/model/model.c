@@ -182,7 +182,7 @@ static void name_things(struct fm_model *model)
 
 int fm_model_open(const char *path, const struct fm_model_options *options, struct fm_model **out)
 {
-	const struct fm_architecture *architecture;
+	const struct fm_architecture *architecture = NULL;
 	struct fm_model *model = calloc(1, sizeof(*model));
 	int error;
 
@@ -236,6 +236,11 @@ const struct fm_model_info *fm_model_info(const struct fm_model *model)
 const struct gguf *fm_model_gguf(const struct fm_model *model)
 {
 	return model->file;
+}
+
+const struct fm_kernels *fm_model_kernels(const struct fm_model *model)
+{
+	return model->kernels;
 }
 
 static struct fm_layout layout(const struct fm_model *model)
@@ -366,6 +371,7 @@ int fm_model_forward(struct fm_model *model, const struct fm_token_in *tokens, s
 	for (size_t done = 0; done < n; done += model->buffers.n) {
 		fill_batch(model, tokens + done,
 			   n - done < FM_BATCH_TOKENS ? n - done : FM_BATCH_TOKENS);
+		fm_lap_start(model);
 		model->forward(model);
 	}
 	return 0;

@@ -15,8 +15,9 @@
 
 #include <fabricmgr.h>
 
-struct gguf;
+struct fm_kernels;
 struct fm_model;
+struct gguf;
 
 enum fm_precision {
 	FM_PRECISION_Q8,  /* activations in 8 bits with a scale for each 32, exact integer dots, and
@@ -32,6 +33,22 @@ struct fm_model_options {
 	unsigned int threads;	    /* 0: every CPU this process may use, at most 64 */
 	const char *isa;	    /* NULL: the best; else a name of --isa */
 	unsigned int tokens_per_block; /* 16 */
+	bool is_timed;		       /* fm_model_times() is wanted */
+};
+
+/* What a forward pass spends its time on. */
+enum fm_operation {
+	FM_OPERATION_EMBED,
+	FM_OPERATION_NORM,
+	FM_OPERATION_QKV,
+	FM_OPERATION_ROPE_STORE,
+	FM_OPERATION_ATTENTION,
+	FM_OPERATION_ATTENTION_OUTPUT,
+	FM_OPERATION_GATE_UP,
+	FM_OPERATION_GATE,
+	FM_OPERATION_DOWN,
+	FM_OPERATION_LOGITS,
+	FM_OPERATION_COUNT,
 };
 
 struct fm_model_info {
@@ -63,6 +80,15 @@ const struct gguf *fm_model_gguf(const struct fm_model *model); /* metadata: tok
  */
 int fm_model_namespace(const struct fm_model *model, const char *tenant_salt,
 		       struct fm_digest *out);
+
+const char *fm_operation_name(enum fm_operation operation);
+/* Whether it is one of the layers' matrix products. */
+bool fm_operation_is_product(enum fm_operation operation);
+/* Nanoseconds that each operation has taken since the model was opened, where options asked for
+ * them: @out has FM_OPERATION_COUNT. */
+void fm_model_times(const struct fm_model *model, uint64_t *out);
+/* Which kernels compute: a benchmark asks them what they could do. */
+const struct fm_kernels *fm_model_kernels(const struct fm_model *model);
 
 /* Bytes of one KV block of tokens_per_block tokens: [layer][k|v][head][token][dim]. */
 size_t fm_model_block_bytes(const struct fm_model *model);

@@ -20,7 +20,7 @@ enum {
 	FM_VOCAB_MAX = 1 << 22,
 	FM_CONTEXT_MAX = 1 << 24,
 	FM_HEADS_MAX = 1024,
-	FM_GROUP_MAX = 64,    /* query heads for a KV head */
+	FM_GROUP_MAX = 64,   /* query heads for a KV head */
 	FM_PARTS_MAX = 1024, /* of attention that wait to be merged: segments of all KV heads */
 };
 
@@ -136,8 +136,8 @@ struct fm_buffers {
 	float **logits;			   /* of the tokens that asked for them */
 	uint32_t *logits_token;
 	struct fm_run *runs; /* of the sub-batch: attention goes by them */
-	struct fm_piece *pieces;	   /* of the runs, by which work is shared */
-	float *parts;			   /* [part][query head of the KV head] */
+	struct fm_piece *pieces; /* of the runs, by which work is shared */
+	float *parts;		 /* [part][query head of the KV head] */
 	size_t n, n_logits, n_runs, n_pieces;
 };
 
@@ -158,6 +158,7 @@ struct fm_model {
 	char *architecture, *name;
 	char numerics_id[32];
 	char position_encoding[128];
+	uint64_t times[FM_OPERATION_COUNT], lap; /* nanoseconds; when the last operation ended */
 	struct fm_digest digest; /* of the weights, once asked for */
 	bool has_digest;
 };
@@ -170,6 +171,11 @@ void fm_buffers_destroy(struct fm_buffers *buffers);
 int fm_rope_reserve(struct fm_model *model, uint32_t position);
 
 /* ---- steps: each works on the whole sub-batch, on all threads ------------------------------ */
+
+/* What went by since the last lap was spent on @operation; every step ends with it. */
+void fm_lap(struct fm_model *model, enum fm_operation operation);
+/* Begins to measure. */
+void fm_lap_start(struct fm_model *model);
 
 /* x = the tokens' embeddings */
 void fm_step_embed(struct fm_model *model);

@@ -94,6 +94,7 @@ void fm_step_qkv(struct fm_model *model, const struct fm_layer *layer)
 				    .matrices = {&layer->q, &layer->k, &layer->v},
 				    .out = {buffers->q.rows, buffers->k.rows, buffers->v.rows},
 			    });
+	fm_lap(model, FM_OPERATION_QKV);
 }
 
 void fm_step_attention_output(struct fm_model *model, const struct fm_layer *layer)
@@ -107,6 +108,7 @@ void fm_step_attention_output(struct fm_model *model, const struct fm_layer *lay
 				    .matrices = {&layer->attention_output},
 				    .out = {buffers->product.rows},
 			    });
+	fm_lap(model, FM_OPERATION_ATTENTION_OUTPUT);
 }
 
 void fm_step_gate_up(struct fm_model *model, const struct fm_layer *layer)
@@ -120,6 +122,7 @@ void fm_step_gate_up(struct fm_model *model, const struct fm_layer *layer)
 				    .matrices = {&layer->gate, &layer->up},
 				    .out = {buffers->gate.rows, buffers->up.rows},
 			    });
+	fm_lap(model, FM_OPERATION_GATE_UP);
 }
 
 void fm_step_down(struct fm_model *model, const struct fm_layer *layer)
@@ -133,6 +136,7 @@ void fm_step_down(struct fm_model *model, const struct fm_layer *layer)
 				    .matrices = {&layer->down},
 				    .out = {buffers->product.rows},
 			    });
+	fm_lap(model, FM_OPERATION_DOWN);
 }
 
 /* ---- steps by token ----------------------------------------------------------------------- */
@@ -149,6 +153,7 @@ static void embed_units(void *argument, size_t first, size_t end)
 void fm_step_embed(struct fm_model *model)
 {
 	fm_threads_run(model->threads, model->buffers.n, 4, embed_units, model);
+	fm_lap(model, FM_OPERATION_EMBED);
 }
 
 struct scale_job {
@@ -170,6 +175,7 @@ void fm_step_scale(struct fm_model *model, float factor)
 	struct scale_job job = {.model = model, .factor = factor};
 
 	fm_threads_run(model->threads, model->buffers.n, 4, scale_units, &job);
+	fm_lap(model, FM_OPERATION_EMBED);
 }
 
 struct norm_job {
@@ -201,6 +207,7 @@ void fm_step_norm(struct fm_model *model, const float *weight, bool add)
 	struct norm_job job = {.model = model, .weight = weight, .add = add};
 
 	fm_threads_run(model->threads, model->buffers.n, 2, norm_units, &job);
+	fm_lap(model, FM_OPERATION_NORM);
 }
 
 static void post_norm_units(void *argument, size_t first, size_t end)
@@ -221,6 +228,7 @@ void fm_step_post_norm(struct fm_model *model, const float *weight)
 	struct norm_job job = {.model = model, .weight = weight};
 
 	fm_threads_run(model->threads, model->buffers.n, 2, post_norm_units, &job);
+	fm_lap(model, FM_OPERATION_NORM);
 }
 
 /* ---- steps by token and layer -------------------------------------------------------------- */
@@ -248,6 +256,7 @@ void fm_step_qkv_bias(struct fm_model *model, const struct fm_layer *layer)
 	struct weights_job job = {.model = model, .layer = layer};
 
 	fm_threads_run(model->threads, model->buffers.n, 4, qkv_bias_units, &job);
+	fm_lap(model, FM_OPERATION_QKV);
 }
 
 static void norm_heads(const struct fm_model *model, float *heads, uint32_t n, const float *weight)
@@ -276,6 +285,7 @@ void fm_step_head_norms(struct fm_model *model, const struct fm_layer *layer)
 	struct weights_job job = {.model = model, .layer = layer};
 
 	fm_threads_run(model->threads, model->buffers.n, 2, head_norms_units, &job);
+	fm_lap(model, FM_OPERATION_NORM);
 }
 
 struct layer_job {
@@ -337,6 +347,7 @@ void fm_step_rope_store(struct fm_model *model, uint32_t layer)
 	struct layer_job job = {.model = model, .layer = layer};
 
 	fm_threads_run(model->threads, model->buffers.n, 2, rope_store_units, &job);
+	fm_lap(model, FM_OPERATION_ROPE_STORE);
 }
 
 /* One KV head of a run, in the layer. */
@@ -367,8 +378,8 @@ static float *part_of(const struct fm_model *model, const struct fm_run *run, ui
 {
 	size_t part = run->first_part + (size_t)head * run->n_segments + segment;
 
-	return model->buffers.parts + part * model->hyper.group *
-					      fm_attention_part_floats(model->info.head_dim);
+	return model->buffers.parts +
+	       part * model->hyper.group * fm_attention_part_floats(model->info.head_dim);
 }
 
 /* Units: KV heads, piece after piece. */
@@ -387,13 +398,12 @@ static void attention_units(void *argument, size_t first, size_t end)
 		struct fm_attention attention = attention_of(job, run, head);
 		const float *q = buffers->q.rows[run->first] + head * span;
 
-		if (run->n_segments && piece->segment < fm_attention_first_segment(
-								&attention, attention.position))
+		if (run->n_segments &&
+		    piece->segment < fm_attention_first_segment(&attention, attention.position))
 			continue; /* before the layer's window */
 		if (run->n_segments)
-			model->kernels->attention_part(
-				&attention, piece->segment, q,
-				part_of(model, run, head, piece->segment));
+			model->kernels->attention_part(&attention, piece->segment, q,
+						       part_of(model, run, head, piece->segment));
 		else
 			model->kernels->attention(&attention, q,
 						  buffers->heads.rows[run->first] + head * span);
@@ -413,9 +423,9 @@ static void heads_units(void *argument, size_t first, size_t end)
 		for (uint32_t head = 0; run->n_segments && head < model->info.n_kv_heads; head++) {
 			struct fm_attention attention = attention_of(job, run, head);
 
-			model->kernels->attention_merge(
-				&attention, part_of(model, run, head, 0),
-				buffers->heads.rows[run->first] + head * span);
+			model->kernels->attention_merge(&attention, part_of(model, run, head, 0),
+							buffers->heads.rows[run->first] +
+								head * span);
 		}
 		for (uint32_t i = run->first; i < run->first + run->n; i++) {
 			quantise(model, &buffers->heads_tiles, i, 0, buffers->heads.rows[i],
@@ -432,6 +442,7 @@ void fm_step_attention(struct fm_model *model, uint32_t layer)
 	fm_threads_run(model->threads, model->buffers.n_pieces * model->info.n_kv_heads, 1,
 		       attention_units, &job);
 	fm_threads_run(model->threads, model->buffers.n_runs, 1, heads_units, &job);
+	fm_lap(model, FM_OPERATION_ATTENTION);
 }
 
 struct gate_job {
@@ -482,6 +493,7 @@ static void run_gate(struct fm_model *model,
 		fm_threads_run(model->threads, model->buffers.n, 1, gate_rows, &job);
 	else
 		fm_threads_run(model->threads, model->buffers.n * n_slices, 24, gate_units, &job);
+	fm_lap(model, FM_OPERATION_GATE);
 }
 
 void fm_step_silu(struct fm_model *model)
@@ -527,4 +539,5 @@ void fm_step_logits(struct fm_model *model)
 				    .matrices = {&model->weights.output},
 				    .out = {buffers->logits},
 			    });
+	fm_lap(model, FM_OPERATION_LOGITS);
 }

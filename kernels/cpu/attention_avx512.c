@@ -77,7 +77,8 @@ INLINE void scores(struct shape shape, const struct fm_attention *attention, siz
 			_mm512_mul_ps(lanes_sums(partial[head]), _mm512_set1_ps(attention->scale));
 }
 
-/* Scores to weights of the tokens in @mask; what was summed so far is made relative to the new largest. */
+/* Scores to weights of the tokens in @mask; what was summed so far is made relative to the new
+ * largest. */
 INLINE void weigh(struct shape shape, __mmask16 mask, const __m512 *score,
 		  float (*weights)[FM_ATTENTION_TOKENS], struct state *state)
 {

@@ -27,11 +27,10 @@ static void attention_part(const struct fm_attention *job, size_t segment, const
 	.rms_norm = fm_generic_rms_norm, .add = fm_generic_add, .scale = fm_generic_scale,         \
 	.rope = fm_generic_rope, .rope_halves = fm_generic_rope_halves,                            \
 	.silu_multiply = fm_generic_silu_multiply, .gelu_multiply = fm_generic_gelu_multiply,      \
-	.quantise = fm_avx512_quantise,                                                            \
-	.store_kv = fm_generic_store_kv, .attention = attention,                                   \
+	.quantise = fm_avx512_quantise, .store_kv = fm_generic_store_kv, .attention = attention,   \
 	.attention_part = attention_part, .attention_merge = fm_generic_attention_merge,           \
 	.quantise_level = fm_avx512_quantise_level, .product_float = fm_avx512_product_float,      \
-	.row = fm_generic_row
+	.row = fm_generic_row, .integer_peak = fm_avx512_integer_peak
 
 const struct fm_kernels fm_kernels_avx512 = {.isa = "avx512",
 					     .product_integer = fm_avx512_product_integer,

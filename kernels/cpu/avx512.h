@@ -23,6 +23,7 @@ void fm_avx512_product_level(const struct fm_matrix *matrix, size_t first_group,
 			     size_t n_tokens, float *const *out);
 void fm_avx512_product_float(const struct fm_matrix *matrix, size_t first_group, size_t end_group,
 			     const float *x, size_t n_tokens, float *const *out);
+uint64_t fm_avx512_integer_peak(size_t rounds);
 /* False when there is no hand-written code for the head's size. */
 bool fm_avx512_attention(const struct fm_attention *attention, const float *q, float *out);
 bool fm_avx512_attention_part(const struct fm_attention *attention, size_t segment, const float *q,

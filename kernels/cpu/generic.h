@@ -257,8 +257,7 @@ static inline void fm_generic_part(const struct fm_attention *attention, size_t 
 	end = end < position + 1 ? end : position + 1;
 	fm_generic_clear_part(part, attention->head_dim);
 	for (; at < end; at += FM_ATTENTION_TOKENS)
-		fm_generic_tile(attention, q, at / FM_ATTENTION_TOKENS,
-				at < start ? start - at : 0,
+		fm_generic_tile(attention, q, at / FM_ATTENTION_TOKENS, at < start ? start - at : 0,
 				end - at < FM_ATTENTION_TOKENS ? end - at : FM_ATTENTION_TOKENS,
 				part);
 }

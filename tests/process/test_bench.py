@@ -26,12 +26,18 @@ def test_json_says_what_ran(tiny_model):
         assert row["threads"] == 2 and row["repeats"] == 3 and len(row["sorted"]) == 3
         assert row["sorted"] == sorted(row["sorted"]) and row["tokens_per_s"] == row["sorted"][1] > 0
         assert ("read_limit_bytes_per_s" in row) == row["test"].startswith("tg")
+        assert ("product_macs_per_s" in row) == (row["test"].startswith("pp")
+                                                 and row["isa"] in ("avx512", "amx"))
+        shares = row["time_shares"]
+        assert 0 < shares["attention"] < 1 and 0 < sum(shares.values()) <= 1
 
 
-def test_table_has_a_line_a_test(tiny_model):
+def test_table_has_two_lines_a_test(tiny_model):
     out = bench(tiny_model, "-p", "16", "-n", "4", "-r", "1")
     assert out.returncode == 0, out.stderr
-    assert [line.split()[0] for line in out.stdout.splitlines()[2:]] == ["pp16", "tg4"]
+    lines = out.stdout.splitlines()[2:]
+    assert [line.split()[0] for line in lines[::2]] == ["pp16", "tg4"]
+    assert all(line.endswith(" %") and " rest " in line for line in lines[1::2])
 
 
 def test_json_says_how_many_threads_computed(tiny_model):
