@@ -39,6 +39,7 @@ enum fm_format {
 	FM_FORMAT_Q4_K, /* w = (d * s) * q - m * t, q in 0..15; s, t in 0..63 for 32 columns */
 	FM_FORMAT_Q5_K, /* the same, q in 0..31 */
 	FM_FORMAT_Q6_K, /* w = (d * s) * (q-32), q in 0..63; s in -128..127 for 16 columns */
+	FM_FORMAT_IQ4_NL, /* w = d * v[q], one of 16 values in -127..113 */
 	FM_FORMAT_COUNT,
 };
 

@@ -92,7 +92,7 @@ static const struct {
 	[17] = {"IQ2_XS", 0, 0},
 	[18] = {"IQ3_XXS", 0, 0},
 	[19] = {"IQ1_S", 0, 0},
-	[20] = {"IQ4_NL", 0, 0},
+	[GGML_IQ4_NL] = {"IQ4_NL", 32, 18},
 	[21] = {"IQ3_S", 0, 0},
 	[22] = {"IQ2_S", 0, 0},
 	[23] = {"IQ4_XS", 0, 0},
@@ -458,7 +458,8 @@ static int check_type(const struct cursor *in, const struct gguf_tensor *tensor,
 	return fm_fail(
 		FM_ERR_UNSUPPORTED,
 		"%s: tensor %s has type %s (id %u), which this build cannot read; use a file "
-		"quantised as Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, F16, BF16 or "
+		"quantised as Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, IQ4_NL, F16, "
+		"BF16 or "
 		"F32",
 		in->path, printable(tensor->name).text, gguf_type_name(type), type);
 }

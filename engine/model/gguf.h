@@ -20,7 +20,8 @@ enum gguf_type { /* metadata value types, as in the file */
 
 enum ggml_type { /* tensor types of the file format; gguf_open() refuses ids it does not know */
 	GGML_F32 = 0, GGML_F16 = 1, GGML_Q4_0 = 2, GGML_Q4_1 = 3, GGML_Q5_0 = 6, GGML_Q5_1 = 7,
-	GGML_Q8_0 = 8, GGML_Q4_K = 12, GGML_Q5_K = 13, GGML_Q6_K = 14, GGML_BF16 = 30,
+	GGML_Q8_0 = 8, GGML_Q4_K = 12, GGML_Q5_K = 13, GGML_Q6_K = 14, GGML_IQ4_NL = 20,
+	GGML_BF16 = 30,
 };
 
 struct gguf_string { /* not terminated; points into the mapping */

@@ -75,6 +75,17 @@ INLINE void load_integers(unsigned int bits, struct block *block, const uint8_t 
 		load_high_bits(bits, block, body + 256);
 }
 
+/* Their numbers become the values. */
+INLINE void load_values(struct block *block)
+{
+	const __m512i values =
+		_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)fm_format_values));
+
+	UNROLL
+	for (int quad = 0; quad < 8; quad++)
+		block->u[quad] = _mm512_shuffle_epi8(values, block->u[quad]);
+}
+
 /* @format is a constant wherever this and what follows is called, so the table folds away. */
 INLINE void load_block(enum fm_format format, const uint8_t *group, size_t index,
 		       struct block *block)
@@ -97,6 +108,8 @@ INLINE void load_block(enum fm_format format, const uint8_t *group, size_t index
 		block->m = _mm512_xor_ps(_mm512_mul_ps(block->m, factors(at + FM_LANES)),
 					 _mm512_set1_ps(-0.0f));
 	load_integers(traits->bits, block, packed + fm_packed_body_at(format, index));
+	if (fm_format_has_values(format))
+		load_values(block);
 }
 
 /* Weights come from memory one after the other, faster than the processor itself would ask for

@@ -34,10 +34,22 @@ static const struct fm_format_traits fm_formats[FM_FORMAT_COUNT] = {
 	[FM_FORMAT_Q4_K] = {"Q4_K", 12, 256, 144, 4, 0, 1, true},
 	[FM_FORMAT_Q5_K] = {"Q5_K", 13, 256, 176, 5, 0, 1, true},
 	[FM_FORMAT_Q6_K] = {"Q6_K", 14, 256, 210, 6, 32, 2, false},
+	[FM_FORMAT_IQ4_NL] = {"IQ4_NL", 20, 32, 18, 4, 128, 0, false},
+};
+
+/* Whose integers, as they are packed, are numbers of values; the offset is that of the values. */
+static inline bool fm_format_has_values(enum fm_format format)
+{
+	return format == FM_FORMAT_IQ4_NL;
+}
+
+static const uint8_t fm_format_values[16] = {
+	1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241,
 };
 
 /* X(name) for each format of integers: what is compiled once for each. */
-#define FM_INTEGER_FORMATS(X) X(Q8_0) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q4_K) X(Q5_K) X(Q6_K)
+#define FM_INTEGER_FORMATS(X)                                                                      \
+	X(Q8_0) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL)
 
 /*
  * A packed block of integers, 16 rows by file_columns:

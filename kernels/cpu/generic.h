@@ -364,6 +364,8 @@ static inline void fm_generic_integers(enum fm_format format, const uint8_t *bod
 		u[i] = body[i] & 15;
 		u[i + HALF] = body[i] >> 4;
 	}
+	for (int i = 0; fm_format_has_values(format) && i < 2 * HALF; i++)
+		u[i] = fm_format_values[u[i]];
 	if (fm_formats[format].bits == 5)
 		for (int i = 0; i < 2 * HALF; i++)
 			u[i] |= (uint8_t)((high[i / 8] >> i % 8 & 1) << 4);

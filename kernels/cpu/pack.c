@@ -156,6 +156,7 @@ static void (*const readers[FM_FORMAT_COUNT])(const uint8_t *from, struct fm_unp
 	[FM_FORMAT_Q8_0] = read_q8_0, [FM_FORMAT_Q4_0] = read_q4_0, [FM_FORMAT_Q4_1] = read_q4_1,
 	[FM_FORMAT_Q5_0] = read_q5_0, [FM_FORMAT_Q5_1] = read_q5_1, [FM_FORMAT_Q4_K] = read_q4_k,
 	[FM_FORMAT_Q5_K] = read_q5_k, [FM_FORMAT_Q6_K] = read_q6_k,
+	[FM_FORMAT_IQ4_NL] = read_q4_0,
 };
 
 /* ---- packed blocks ------------------------------------------------------------------------ */

@@ -23,7 +23,7 @@ EXTREMES = [0x0000, 0x8000, 0x0001, 0x8001, 0x03ff, 0x83ff, 0x0400, 0x7bff, 0xfb
 # Where the half floats of a block stand; None: every element is a float.
 FORMATS = {Type.F32: None, Type.F16: None, Type.BF16: None, Type.Q8_0: [0], Type.Q4_0: [0],
            Type.Q4_1: [0, 2], Type.Q5_0: [0], Type.Q5_1: [0, 2], Type.Q4_K: [0, 2],
-           Type.Q5_K: [0, 2], Type.Q6_K: [208]}
+           Type.Q5_K: [0, 2], Type.Q6_K: [208], Type.IQ4_NL: [0]}
 COLUMNS, ROWS = 256, 9
 
 

@@ -9,7 +9,7 @@ OUT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus", "gguf")
 U32, F32, BOOL, STRING, ARRAY = 4, 6, 7, 8, 9
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
 BLOCKS = {0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34),
-          12: (256, 144), 13: (256, 176), 14: (256, 210), 30: (1, 2)}
+          12: (256, 144), 13: (256, 176), 14: (256, 210), 20: (32, 18), 30: (1, 2)}
 
 
 def text(value):
@@ -141,7 +141,7 @@ def main():
     write("tokenizer-pieces", pieces())
     for family in (b"qwen2", b"qwen3", b"gemma3"):
         write("model-" + family.decode(), model(32, 8, [2, 8], 0, family))
-    write("model-4-8", model(32, 8, [2, 3, 8], 0))
+    write("model-4-8", model(32, 8, [2, 3, 8, 20], 0))
     write("model-5", model(32, 6, [6, 7], 1))
     write("model-floats", model(32, 0, [0, 1, 30], 30))
     write("model-k", model(256, 14, [12, 13, 14], 0))

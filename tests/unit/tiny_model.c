@@ -94,6 +94,7 @@ static uint16_t scale_of(uint32_t type)
 	       : type == GGML_Q4_K			? 0x1000
 	       : type == GGML_Q5_K			? 0x0c00
 	       : type == GGML_Q6_K			? 0x068e
+	       : type == GGML_IQ4_NL			? 0x1400
 							: 0x2400;
 }
 
