@@ -98,6 +98,7 @@ help:
 	'                  your own: make -C kmod KDIR=/path/to/its/build' \
 	'  make check-vm   the module in virtual machines with Debian 12 kernels 6.1 and 6.12 (ONLY=program)' \
 	'  make check-vm-debug  the same under KASAN, lockdep and kmemleak (DEBUG_KERNEL=folder; make debug-kernel)' \
+	'  make model-gemma  fetch Gemma 3 270M (its terms are shown) and print its path; make check-gemma tests on it' \
 	'  make families-reference  logits of small models of each architecture, by Transformers' \
 	'  make check-formats  weights in every format against the gguf package' \
 	'  make fuzz       the fuzz targets, FUZZ_SECONDS (10) each' \
@@ -253,16 +254,30 @@ check-formats: deps-test
 	@$(MAKE) --no-print-directory -s -j$$(nproc) units
 	@/usr/bin/python3 -m pytest -q -rs -p no:cacheprovider tests/process/test_formats.py
 
-# What Transformers gives for the small models of tests/unit/test_families.c: committed, made anew by this (3 GB of packages).
+# What Transformers gives, for the small models of tests/unit/test_families.c and for Gemma 3: committed, made anew by these (3 GB of packages).
 REFERENCE := build/reference
-.PHONY: families-reference
-families-reference: deps-test
+.PHONY: families-reference gemma-reference reference-venv model-gemma check-gemma
+reference-venv: deps-test
+	@mkdir -p $(REFERENCE) && { [ -x $(REFERENCE)/venv/bin/pip ] || python3 -m venv $(REFERENCE)/venv; }
+	@$(REFERENCE)/venv/bin/pip --disable-pip-version-check install -q -r tests/data/reference-requirements.txt
+
+families-reference: reference-venv
 	@$(MAKE) --no-print-directory -s -j$$(nproc) $(BUILD)/tests/unit/families
 	@rm -rf $(REFERENCE)/families && mkdir -p $(REFERENCE)/families
-	@[ -x $(REFERENCE)/venv/bin/pip ] || python3 -m venv $(REFERENCE)/venv
-	@$(REFERENCE)/venv/bin/pip --disable-pip-version-check install -q -r tests/data/reference-requirements.txt
 	@FAMILIES_WRITE=$(REFERENCE)/families $(BUILD)/tests/unit/families
 	@$(REFERENCE)/venv/bin/python tests/data/make_family_reference.py $(REFERENCE)/families tests/data/families-reference.json.gz
+
+gemma-reference: reference-venv
+	@path=$$(MODEL= CACHE='$(CACHE)' bash tools/fetch-model.sh gemma3 | tail -n 1) && [ -n "$$path" ] && \
+		$(REFERENCE)/venv/bin/python -B tests/data/make_gemma_reference.py "$$path" tests/data/gemma3-270m-q4_k_m-reference.json.gz
+
+# Gemma 3 270M: under its own terms, so nothing fetches it unasked.
+model-gemma:
+	@MODEL= CACHE='$(CACHE)' bash tools/fetch-model.sh gemma3
+check-gemma: deps-test
+	@$(MAKE) --no-print-directory -s -j$$(nproc) units
+	@path=$$(MODEL= CACHE='$(CACHE)' bash tools/fetch-model.sh gemma3 | tail -n 1) && [ -n "$$path" ] && \
+		FABRICMGR_TEST_GEMMA="$$path" $(BUILD)/tests/unit/gemma
 
 fuzz: deps-test
 	@python3 tests/run.py --only fuzz

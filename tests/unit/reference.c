@@ -12,23 +12,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define REFERENCE "tests/data/smollm2-135m-q4_1-reference.json.gz"
-
-const char *reference_model_path(const char *test)
+const char *reference_path(const char *variable, const char *test)
 {
-	const char *path = getenv("FABRICMGR_TEST_MODEL");
+	const char *path = getenv(variable);
 
 	if (path && *path)
 		return path;
-	fprintf(stderr, "SKIP: %s: FABRICMGR_TEST_MODEL is not set\n", test);
+	fprintf(stderr, "SKIP: %s: %s is not set\n", test, variable);
 	return NULL;
 }
 
-static json_t *load_reference(void)
+const char *reference_model_path(const char *test)
 {
-	FILE *pipe = popen("gzip -dc " REFERENCE, "r");
-	json_t *root = pipe ? json_loadf(pipe, 0, NULL) : NULL;
+	return reference_path("FABRICMGR_TEST_MODEL", test);
+}
 
+json_t *reference_load(const char *file)
+{
+	char command[256];
+	FILE *pipe;
+	json_t *root;
+
+	snprintf(command, sizeof(command), "gzip -dc tests/data/%s", file);
+	pipe = popen(command, "r");
+	root = pipe ? json_loadf(pipe, JSON_ALLOW_NUL, NULL) : NULL;
 	if (pipe)
 		pclose(pipe);
 	return root;
@@ -128,17 +135,17 @@ static int score_prompt(struct fm_model *model, json_t *prompt, struct reference
 	return error;
 }
 
-int reference_score(const char *model_path, const struct fm_model_options *options,
-		    struct reference_score *out)
+int reference_score(const char *file, const char *model_path,
+		    const struct fm_model_options *options, struct reference_score *out)
 {
-	json_t *root = load_reference(), *prompts = json_object_get(root, "prompts");
+	json_t *root = reference_load(file), *prompts = json_object_get(root, "prompts");
 	struct fm_model *model = NULL;
 	int error = fm_model_open(model_path, options, &model);
 
 	*out = (struct reference_score){0};
 	if (!error && json_array_size(prompts) == 0)
-		error = fm_fail(FM_ERR_NOT_FOUND, "%s: run this from the top of the tree",
-				REFERENCE);
+		error = fm_fail(FM_ERR_NOT_FOUND,
+				"tests/data/%s: run this from the top of the tree", file);
 	for (size_t i = 0; i < json_array_size(prompts) && !error; i++)
 		error = score_prompt(model, json_array_get(prompts, i), out);
 	out->mean_kl /= out->positions ? (double)out->positions : 1.0;

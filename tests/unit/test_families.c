@@ -7,7 +7,6 @@
  * tests/data/make_family_reference.py.
  */
 #include <check.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,10 +16,11 @@
 #include <model/gguf.h>
 #include <model/model.h>
 
+#include "reference.h"
 #include "scratch.h"
 #include "tiny_model.h"
 
-#define REFERENCE "tests/data/families-reference.json.gz"
+#define REFERENCE "families-reference.json.gz"
 
 enum { TOKENS = 48, VOCAB = 37 };
 
@@ -89,17 +89,6 @@ static const struct family {
 
 enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
 
-static json_t *load_reference(void)
-{
-	FILE *pipe = popen("gzip -dc " REFERENCE, "r");
-	json_t *root = pipe ? json_loadf(pipe, 0, NULL) : NULL;
-
-	if (pipe)
-		pclose(pipe);
-	ck_assert_msg(root != NULL, "%s: run this from the top of the tree", REFERENCE);
-	return root;
-}
-
 /* The logits of every token of the reference's prompt. */
 static void run(const struct family *family, json_t *prompt, float logits[TOKENS][VOCAB])
 {
@@ -136,12 +125,13 @@ static void run(const struct family *family, json_t *prompt, float logits[TOKENS
 START_TEST(logits_are_those_of_transformers)
 {
 	const struct family *family = &families[_i];
-	json_t *root = load_reference(), *theirs = json_object_get(root, family->name);
+	json_t *root = reference_load(REFERENCE), *theirs = json_object_get(root, family->name);
 	json_t *positions = json_object_get(theirs, "positions");
 	json_t *rows = json_object_get(theirs, "logits");
 	static float logits[TOKENS][VOCAB];
 	double largest = 0.0, worst = 0.0;
 
+	ck_assert_msg(root != NULL, "%s: run this from the top of the tree", REFERENCE);
 	ck_assert_msg(json_array_size(positions) > 0, "%s has no reference", family->name);
 	run(family, json_object_get(theirs, "tokens"), logits);
 	for (size_t i = 0; i < json_array_size(positions); i++) {

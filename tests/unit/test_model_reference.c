@@ -22,7 +22,8 @@ static struct reference_score score(enum fm_precision precision, enum fm_element
 
 	if (!path)
 		return out;
-	ck_assert_msg(reference_score(path, &options, &out) == 0, "%s", fm_error_detail());
+	ck_assert_msg(reference_score(REFERENCE_SMOLLM2, path, &options, &out) == 0, "%s",
+		      fm_error_detail());
 	ck_assert_uint_eq(out.positions, 493);
 	ck_assert_uint_eq(out.greedy_positions, 320);
 	fprintf(stderr,
