@@ -26,21 +26,16 @@
 	(5 * FM_NS_PER_MS) /* how long a SET waits for a full pool, and all others with it */
 
 /* An argument's text. Long values have none, nor has what was not given. */
-struct text {
-	const char *at;
-	size_t length;
-};
-
-static struct text argument(const struct resp_connection *connection, uint32_t i)
+static struct resp_text argument(const struct resp_connection *connection, uint32_t i)
 {
 	const struct fm_resp_arg *arg = &connection->parser.args[i];
 
 	if (i >= connection->parser.n_args || arg->is_long)
-		return (struct text){"", 0};
-	return (struct text){connection->in + arg->at, arg->length};
+		return (struct resp_text){"", 0};
+	return (struct resp_text){connection->in + arg->at, arg->length};
 }
 
-static bool is_word(struct text text, const char *word)
+static bool is_word(struct resp_text text, const char *word)
 {
 	return text.length == strlen(word) && !strncasecmp(text.at, word, text.length);
 }
@@ -65,7 +60,7 @@ static void reply_number(struct resp_connection *connection, uint64_t n)
  * The pool's blocks have at least one byte. An empty value is a block of one byte under another
  * key, so that length and kind are known from the key that is found.
  */
-static struct fm_key key_of(struct fm_resp *front, struct text name, bool is_empty)
+static struct fm_key key_of(struct fm_resp *front, struct resp_text name, bool is_empty)
 {
 	struct fm_digest ns = front->ns;
 	struct fm_key key;
@@ -90,7 +85,7 @@ static bool is_there(struct fm_resp *front, const struct fm_key *key, uint64_t d
 enum found { FOUND_NOTHING, FOUND_EMPTY, FOUND_VALUE };
 
 /* Leases the value of @name; @redeems: what EXISTS promised of it. */
-static enum found find(struct fm_resp *front, struct text name, bool redeems,
+static enum found find(struct fm_resp *front, struct resp_text name, bool redeems,
 		       struct fm_block *block)
 {
 	struct fm_key key = key_of(front, name, false);
@@ -98,8 +93,7 @@ static enum found find(struct fm_resp *front, struct text name, bool redeems,
 
 	if (redeems && resp_holds_take(front, &key, block))
 		return FOUND_VALUE;
-	if (is_there(front, &key, deadline) &&
-	    fm_pool_acquire(front->pool, &key, 1, block) == 1)
+	if (is_there(front, &key, deadline) && fm_pool_acquire(front->pool, &key, 1, block) == 1)
 		return FOUND_VALUE;
 	key = key_of(front, name, true);
 	return is_there(front, &key, deadline) ? FOUND_EMPTY : FOUND_NOTHING;
@@ -110,7 +104,7 @@ static enum found find(struct fm_resp *front, struct text name, bool redeems,
 void resp_command_long(struct resp_connection *connection, struct resp_long *value)
 {
 	const struct fm_resp_parser *parser = &connection->parser;
-	struct text name = argument(connection, 0);
+	struct resp_text name = argument(connection, 0);
 	bool is_set = is_word(name, "SET"), is_mset = is_word(name, "MSET");
 
 	*value = (struct resp_long){.block.lease = UINT32_MAX};
@@ -151,53 +145,96 @@ static bool has_all(struct resp_connection *connection)
 	return true;
 }
 
-/* The staged value of argument @i and its checksum; data NULL: answered with the error. */
-static struct fm_block staged_value(struct resp_connection *connection, uint32_t i, bool is_empty,
-				    uint32_t *crc32c)
+/* What is to be stored: what was received into a block already, or a text. */
+struct value {
+	struct resp_text text;
+	struct resp_long *received; /* NULL: text */
+};
+
+static struct value value_of(struct resp_connection *connection, uint32_t i)
 {
 	const struct fm_resp_arg *arg = &connection->parser.args[i];
+
+	return (struct value){.text = argument(connection, i),
+			      .received = arg->is_long ? &connection->longs[arg->long_at] : NULL};
+}
+
+static bool is_empty_value(const struct value *value)
+{
+	return !value->received && !value->text.length;
+}
+
+/* The staged value and its checksum; data NULL: answered with the error. */
+static struct fm_block staged_value(struct resp_connection *connection, const struct value *value,
+				    uint32_t *crc32c)
+{
+	bool is_empty = is_empty_value(value);
 	struct fm_block block = {.lease = UINT32_MAX};
 	int err;
 
-	if (arg->is_long) {
-		struct resp_long *value = &connection->longs[arg->long_at];
-
-		block = value->block;
-		value->block.data = NULL;
-		*crc32c = value->crc32c;
+	if (value->received) {
+		block = value->received->block;
+		value->received->block.data = NULL;
+		*crc32c = value->received->crc32c;
 		return block;
 	}
-	err = fm_block_stage(connection->front->pool, is_empty ? 1 : arg->length, 1, &block,
+	err = fm_block_stage(connection->front->pool, is_empty ? 1 : value->text.length, 1, &block,
 			     STAGE_NS);
 	if (err) {
 		reply_pool_error(connection, err);
 		block.data = NULL;
 	} else {
-		*crc32c = fm_crc32c_copy(block.data, is_empty ? "" : connection->in + arg->at,
-					 block.length);
+		*crc32c = fm_crc32c_copy(block.data, is_empty ? "" : value->text.at, block.length);
 	}
 	return block;
 }
 
+/* The values of @names are stored, under @keys; what was known of them before goes. */
+static int settle(struct fm_resp *front, const struct resp_text *names, const struct fm_key *keys,
+		  uint32_t n, bool is_empty)
+{
+	struct fm_key others[RESP_BATCH_MAX];
+	uint32_t n_others = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		struct fm_key other = key_of(front, names[i], !is_empty);
+		struct fm_block held;
+
+		/* Whether it is on NVMe only the daemon knows. */
+		if (front->pool->has_nvme || fm_pool_match(front->pool, &other, 1) == 1)
+			others[n_others++] = other;
+		/* What EXISTS promised was the old value. */
+		if (resp_holds_take(front, is_empty ? &other : &keys[i], &held))
+			fm_block_release(front->pool, &held, 1);
+		resp_names_add(front, names[i].at, names[i].length, &keys[i]);
+	}
+	return n_others ? (int)fm_pool_remove(front->pool, others, n_others) : 0;
+}
+
 /* 0, FM_ERR_EXISTS (only with @is_new) or an error that was answered. */
-static int store(struct resp_connection *connection, struct text name, uint32_t value, bool is_new)
+static int store(struct resp_connection *connection, struct resp_text name,
+		 const struct value *value, bool is_new)
 {
 	struct fm_resp *front = connection->front;
-	const struct fm_resp_arg *arg = &connection->parser.args[value];
-	bool is_empty = !arg->is_long && !arg->length;
-	struct fm_key key = key_of(front, name, is_empty), other = key_of(front, name, !is_empty);
+	bool is_empty = is_empty_value(value);
+	struct fm_key key = key_of(front, name, is_empty);
 	uint32_t crc32c = 0;
-	struct fm_block block = staged_value(connection, value, is_empty, &crc32c), held;
+	struct fm_block block = staged_value(connection, value, &crc32c);
 	struct fm_seal seal = {.block = &block, .key = key, .flags = is_new ? 0 : FM_SEAL_REPLACE};
 	uint64_t deadline = fm_clock_ns() + FETCH_NS;
-	int err;
+	int err = 0;
 
 	if (!block.data)
 		return FM_ERR_IO;
-	err = is_new && (is_there(front, &key, deadline) || is_there(front, &other, deadline))
-		      ? FM_ERR_EXISTS
-		      : fm_block_seal_summed(front->pool, &front->ns, &seal, &crc32c, 1,
-					     FM_ANSWER_NS);
+	if (is_new) {
+		struct fm_key other = key_of(front, name, !is_empty);
+
+		if (is_there(front, &key, deadline) || is_there(front, &other, deadline))
+			err = FM_ERR_EXISTS;
+	}
+	if (!err)
+		err = fm_block_seal_summed(front->pool, &front->ns, &seal, &crc32c, 1,
+					   FM_ANSWER_NS);
 	if (err) {
 		fm_block_discard(front->pool, &block, 1);
 		if (err != FM_ERR_EXISTS)
@@ -205,28 +242,103 @@ static int store(struct resp_connection *connection, struct text name, uint32_t 
 		return err;
 	}
 	fm_block_release(front->pool, &block, 1);
-	/* Whether it is on NVMe only the daemon knows. */
-	if ((front->pool->has_nvme || fm_pool_match(front->pool, &other, 1) == 1) &&
-	    (err = (int)fm_pool_remove(front->pool, &other, 1)) < 0) {
+	err = settle(front, &name, &key, 1, is_empty);
+	if (err < 0)
 		reply_pool_error(connection, err);
-		return err;
+	return err < 0 ? err : 0;
+}
+
+/*
+ * Stores @n short values of one length with one question to the daemon for their places and one to
+ * seal them. False: there is not room for all of them at once, and nothing was done.
+ */
+static bool store_alike(struct fm_resp *front, const struct resp_text *names,
+			const struct resp_text *values, uint32_t n, int *results)
+{
+	struct fm_block blocks[RESP_BATCH_MAX];
+	struct fm_seal seals[RESP_BATCH_MAX];
+	struct fm_key keys[RESP_BATCH_MAX];
+	uint32_t checksums[RESP_BATCH_MAX];
+	int err;
+
+	if (fm_block_stage(front->pool, values[0].length, n, blocks, STAGE_NS))
+		return false;
+	for (uint32_t i = 0; i < n; i++) {
+		keys[i] = key_of(front, names[i], false);
+		checksums[i] = fm_crc32c_copy(blocks[i].data, values[i].at, values[i].length);
+		seals[i] = (struct fm_seal){
+			.block = &blocks[i], .key = keys[i], .flags = FM_SEAL_REPLACE};
 	}
-	/* What EXISTS promised was the old value. */
-	if (resp_holds_take(front, is_empty ? &other : &key, &held))
-		fm_block_release(front->pool, &held, 1);
-	resp_names_add(front, name.at, name.length, &key);
-	return 0;
+	err = fm_block_seal_summed(front->pool, &front->ns, seals, checksums, n, FM_ANSWER_NS);
+	fm_block_release(front->pool, blocks, n); /* those that were sealed */
+	fm_block_discard(front->pool, blocks, n); /* the others */
+	for (uint32_t i = 0; err && i < n; i++)
+		results[i] = seals[i].result ? seals[i].result
+					     : settle(front, &names[i], &keys[i], 1, false);
+	if (err)
+		return true;
+	err = settle(front, names, keys, n, false);
+	for (uint32_t i = 0; i < n; i++)
+		results[i] = err < 0 ? err : 0;
+	return true;
+}
+
+void resp_batch_end(struct resp_connection *connection)
+{
+	struct resp_batch *batch = &connection->front->batch;
+	const struct resp_text *names = batch->names, *values = batch->values;
+	uint32_t n = batch->n;
+
+	batch->n = 0;
+	for (uint32_t i = 0, end; i < n; i = end) {
+		int results[RESP_BATCH_MAX];
+
+		for (end = i + 1; end < n && values[end].length == values[i].length;)
+			end++;
+		if (end - i == 1 ||
+		    !store_alike(connection->front, names + i, values + i, end - i, results + i)) {
+			/* One by one also where there is no room for all at a time. */
+			for (uint32_t k = i; k < end; k++)
+				if (!store(connection, names[k], &(struct value){.text = values[k]},
+					   false))
+					resp_reply_text(connection, "+OK\r\n");
+			continue;
+		}
+		for (uint32_t k = i; k < end; k++)
+			if (results[k] < 0)
+				reply_pool_error(connection,
+						 fm_pool_explain(connection->front->pool,
+								 results[k], "storing"));
+			else
+				resp_reply_text(connection, "+OK\r\n");
+	}
+}
+
+/* A SET without options of a short value, that is not empty, waits for others behind it. */
+static bool add_to_batch(struct resp_connection *connection)
+{
+	struct resp_batch *batch = &connection->front->batch;
+	struct resp_text value = argument(connection, 2);
+
+	if (connection->parser.n_args != 3 || !value.length)
+		return false;
+	if (batch->n == RESP_BATCH_MAX)
+		resp_batch_end(connection);
+	batch->names[batch->n] = argument(connection, 1);
+	batch->values[batch->n++] = value;
+	return true;
 }
 
 static void command_set(struct resp_connection *connection)
 {
 	bool is_new = false, is_old = false;
+	struct value value;
 	struct fm_block block;
 	enum found found;
 	int err;
 
 	for (uint32_t i = 3; i < connection->parser.n_args; i++) {
-		struct text option = argument(connection, i);
+		struct resp_text option = argument(connection, i);
 
 		if (is_word(option, "NX")) {
 			is_new = true;
@@ -249,7 +361,8 @@ static void command_set(struct resp_connection *connection)
 			return;
 		}
 	}
-	err = store(connection, argument(connection, 1), 2, is_new);
+	value = value_of(connection, 2);
+	err = store(connection, argument(connection, 1), &value, is_new);
 	if (!err)
 		resp_reply_text(connection, "+OK\r\n");
 	else if (err == FM_ERR_EXISTS)
@@ -263,9 +376,12 @@ static void command_mset(struct resp_connection *connection)
 		return;
 	}
 	/* Not all or nothing: each value is a block of its own, and the first failure is told. */
-	for (uint32_t i = 1; i < connection->parser.n_args; i += 2)
-		if (store(connection, argument(connection, i), i + 1, false))
+	for (uint32_t i = 1; i < connection->parser.n_args; i += 2) {
+		struct value value = value_of(connection, i + 1);
+
+		if (store(connection, argument(connection, i), &value, false))
 			return;
+	}
 	resp_reply_text(connection, "+OK\r\n");
 }
 
@@ -275,7 +391,7 @@ static void command_del(struct resp_connection *connection)
 	int64_t removed = 0;
 
 	for (uint32_t i = 1; i < connection->parser.n_args; i++) {
-		struct text name = argument(connection, i);
+		struct resp_text name = argument(connection, i);
 		struct fm_key keys[2] = {key_of(front, name, false), key_of(front, name, true)};
 		struct fm_block held;
 		int64_t n;
@@ -308,7 +424,7 @@ static void command_flush(struct resp_connection *connection)
 
 /* ---- reading ---- */
 
-static void reply_value(struct resp_connection *connection, struct text name)
+static void reply_value(struct resp_connection *connection, struct resp_text name)
 {
 	struct fm_resp *front = connection->front;
 	struct fm_block block;
@@ -346,7 +462,7 @@ static void command_exists(struct resp_connection *connection)
 	uint64_t n = 0;
 
 	for (uint32_t i = 1; i < connection->parser.n_args; i++) {
-		struct text name = argument(connection, i);
+		struct resp_text name = argument(connection, i);
 		struct fm_key keys[2] = {key_of(front, name, false), key_of(front, name, true)};
 		struct fm_block block;
 
@@ -377,7 +493,7 @@ static void command_strlen(struct resp_connection *connection)
 	reply_number(connection, length);
 }
 
-static bool signed_number(struct text text, int64_t *out)
+static bool signed_number(struct resp_text text, int64_t *out)
 {
 	bool is_negative = text.length && *text.at == '-';
 	uint64_t value;
@@ -465,7 +581,7 @@ static void command_scan(struct resp_connection *connection)
 {
 	struct fm_resp *front = connection->front;
 	struct resp_names *names = &front->names;
-	struct text cursor_text = argument(connection, 1), pattern = {"*", 1};
+	struct resp_text cursor_text = argument(connection, 1), pattern = {"*", 1};
 	struct resp_name *found[2048];
 	uint64_t cursor, count = 10;
 	uint32_t n = 0;
@@ -484,7 +600,7 @@ static void command_scan(struct resp_connection *connection)
 		return;
 	}
 	for (uint32_t i = 2; i < connection->parser.n_args; i += 2) {
-		struct text option = argument(connection, i), value;
+		struct resp_text option = argument(connection, i), value;
 
 		if (i + 1 == connection->parser.n_args) {
 			reply_error(connection, "syntax error");
@@ -525,7 +641,7 @@ static bool is_asked(const struct resp_connection *connection, const char *secti
 	static const char *const all[] = {"all", "default", "everything"};
 
 	for (uint32_t i = 1; i < connection->parser.n_args; i++) {
-		struct text asked = argument(connection, i);
+		struct resp_text asked = argument(connection, i);
 
 		if (is_word(asked, section))
 			return true;
@@ -608,7 +724,7 @@ static void command_info(struct resp_connection *connection)
 
 /* ---- the connection ---- */
 
-static bool is_password(struct fm_resp *front, struct text given)
+static bool is_password(struct fm_resp *front, struct resp_text given)
 {
 	bool is_same;
 
@@ -620,7 +736,8 @@ static bool is_password(struct fm_resp *front, struct text given)
 }
 
 /* False: answered with an error. */
-static bool authenticate(struct resp_connection *connection, struct text user, struct text password)
+static bool authenticate(struct resp_connection *connection, struct resp_text user,
+			 struct resp_text password)
 {
 	struct fm_resp *front = connection->front;
 
@@ -644,13 +761,14 @@ static bool authenticate(struct resp_connection *connection, struct text user, s
 static void command_auth(struct resp_connection *connection)
 {
 	bool has_user = connection->parser.n_args == 3;
-	struct text user = has_user ? argument(connection, 1) : (struct text){"default", 7};
+	struct resp_text user =
+		has_user ? argument(connection, 1) : (struct resp_text){"default", 7};
 
 	if (authenticate(connection, user, argument(connection, has_user ? 2 : 1)))
 		resp_reply_text(connection, "+OK\r\n");
 }
 
-static void set_name(struct resp_connection *connection, struct text name)
+static void set_name(struct resp_connection *connection, struct resp_text name)
 {
 	size_t length = name.length < sizeof(connection->name) - 1 ? name.length
 								   : sizeof(connection->name) - 1;
@@ -664,7 +782,7 @@ static void command_hello(struct resp_connection *connection)
 {
 	uint32_t n = connection->parser.n_args, i = 1;
 	uint64_t version = connection->protocol;
-	struct text text;
+	struct resp_text text;
 
 	if (n > 1) {
 		text = argument(connection, i++);
@@ -711,7 +829,7 @@ static void command_hello(struct resp_connection *connection)
 
 static void command_client(struct resp_connection *connection)
 {
-	struct text what = argument(connection, 1);
+	struct resp_text what = argument(connection, 1);
 
 	if (is_word(what, "SETNAME") && connection->parser.n_args == 3) {
 		set_name(connection, argument(connection, 2));
@@ -730,7 +848,7 @@ static void command_client(struct resp_connection *connection)
 
 static void command_select(struct resp_connection *connection)
 {
-	struct text number = argument(connection, 1);
+	struct resp_text number = argument(connection, 1);
 
 	if (number.length == 1 && *number.at == '0')
 		resp_reply_text(connection, "+OK\r\n");
@@ -740,7 +858,7 @@ static void command_select(struct resp_connection *connection)
 
 static void command_ping(struct resp_connection *connection)
 {
-	struct text text = argument(connection, 1);
+	struct resp_text text = argument(connection, 1);
 
 	if (connection->parser.n_args > 1)
 		resp_reply_bulk(connection, text.at, text.length);
@@ -776,7 +894,7 @@ static void command_config(struct resp_connection *connection)
 		return;
 	}
 	for (uint32_t i = 2; i < connection->parser.n_args; i++) {
-		struct text pattern = argument(connection, i);
+		struct resp_text pattern = argument(connection, i);
 
 		for (uint32_t k = 0; k < KNOWN; k++) {
 			const char *name = known[k].name;
@@ -804,39 +922,41 @@ static const struct command {
 	uint32_t args_min, args_max; /* with the name */
 	bool is_free;		     /* before authentication */
 	void (*run)(struct resp_connection *connection);
+	/* Takes it now, to be run with others behind it; false: run() it. */
+	bool (*defer)(struct resp_connection *connection);
 } commands[] = {
-	{"GET", 2, 2, false, command_get},
-	{"SET", 3, 8, false, command_set},
-	{"EXISTS", 2, FM_RESP_ARGS_MAX, false, command_exists},
-	{"MGET", 2, FM_RESP_ARGS_MAX, false, command_mget},
-	{"MSET", 3, FM_RESP_ARGS_MAX, false, command_mset},
-	{"DEL", 2, FM_RESP_ARGS_MAX, false, command_del},
-	{"UNLINK", 2, FM_RESP_ARGS_MAX, false, command_del},
-	{"STRLEN", 2, 2, false, command_strlen},
-	{"GETRANGE", 4, 4, false, command_getrange},
-	{"PING", 1, 2, false, command_ping},
-	{"ECHO", 2, 2, false, command_ping},
-	{"TTL", 2, 2, false, command_ttl},
-	{"PTTL", 2, 2, false, command_ttl},
-	{"TYPE", 2, 2, false, command_type},
-	{"DBSIZE", 1, 1, false, command_dbsize},
-	{"SCAN", 2, 6, false, command_scan},
-	{"INFO", 1, FM_RESP_ARGS_MAX, false, command_info},
-	{"FLUSHALL", 1, 2, false, command_flush},
-	{"FLUSHDB", 1, 2, false, command_flush},
-	{"SELECT", 2, 2, false, command_select},
-	{"CLIENT", 2, FM_RESP_ARGS_MAX, false, command_client},
-	{"COMMAND", 1, FM_RESP_ARGS_MAX, false, command_nothing},
-	{"CONFIG", 3, FM_RESP_ARGS_MAX, false, command_config},
-	{"AUTH", 2, 3, true, command_auth},
-	{"HELLO", 1, 7, true, command_hello},
-	{"QUIT", 1, 1, true, command_quit},
+	{"GET", 2, 2, false, command_get, NULL},
+	{"SET", 3, 8, false, command_set, add_to_batch},
+	{"EXISTS", 2, FM_RESP_ARGS_MAX, false, command_exists, NULL},
+	{"MGET", 2, FM_RESP_ARGS_MAX, false, command_mget, NULL},
+	{"MSET", 3, FM_RESP_ARGS_MAX, false, command_mset, NULL},
+	{"DEL", 2, FM_RESP_ARGS_MAX, false, command_del, NULL},
+	{"UNLINK", 2, FM_RESP_ARGS_MAX, false, command_del, NULL},
+	{"STRLEN", 2, 2, false, command_strlen, NULL},
+	{"GETRANGE", 4, 4, false, command_getrange, NULL},
+	{"PING", 1, 2, false, command_ping, NULL},
+	{"ECHO", 2, 2, false, command_ping, NULL},
+	{"TTL", 2, 2, false, command_ttl, NULL},
+	{"PTTL", 2, 2, false, command_ttl, NULL},
+	{"TYPE", 2, 2, false, command_type, NULL},
+	{"DBSIZE", 1, 1, false, command_dbsize, NULL},
+	{"SCAN", 2, 6, false, command_scan, NULL},
+	{"INFO", 1, FM_RESP_ARGS_MAX, false, command_info, NULL},
+	{"FLUSHALL", 1, 2, false, command_flush, NULL},
+	{"FLUSHDB", 1, 2, false, command_flush, NULL},
+	{"SELECT", 2, 2, false, command_select, NULL},
+	{"CLIENT", 2, FM_RESP_ARGS_MAX, false, command_client, NULL},
+	{"COMMAND", 1, FM_RESP_ARGS_MAX, false, command_nothing, NULL},
+	{"CONFIG", 3, FM_RESP_ARGS_MAX, false, command_config, NULL},
+	{"AUTH", 2, 3, true, command_auth, NULL},
+	{"HELLO", 1, 7, true, command_hello, NULL},
+	{"QUIT", 1, 1, true, command_quit, NULL},
 };
 
 void resp_command_run(struct resp_connection *connection)
 {
 	const struct fm_resp_parser *parser = &connection->parser;
-	struct text name;
+	struct resp_text name;
 	char shown[32];
 
 	if (!parser->n_args)
@@ -849,6 +969,9 @@ void resp_command_run(struct resp_connection *connection)
 		if (!is_word(name, command->name))
 			continue;
 		FM_PROBE(redis_command, connection->fd, command->name, parser->n_args);
+		if (connection->is_authenticated && command->defer && command->defer(connection))
+			return;
+		resp_batch_end(connection);
 		if (!connection->is_authenticated && !command->is_free)
 			resp_reply_text(connection, "-NOAUTH Authentication required.\r\n");
 		else if (parser->n_args < command->args_min || parser->n_args > command->args_max)
@@ -859,6 +982,7 @@ void resp_command_run(struct resp_connection *connection)
 			command->run(connection);
 		return;
 	}
+	resp_batch_end(connection);
 	snprintf(shown, sizeof(shown), "%.*s", (int)(name.length < 30 ? name.length : 30), name.at);
 	for (char *c = shown; *c; c++)
 		if (!isgraph((unsigned char)*c))

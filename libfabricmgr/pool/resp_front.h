@@ -130,6 +130,19 @@ struct resp_name *resp_names_bucket(struct fm_resp *front, uint32_t bucket);
 
 /* ---- the front end ---- */
 
+struct resp_text {
+	const char *at;
+	size_t length;
+};
+
+/* Short values that one connection's commands have set so far, to be stored together. */
+enum { RESP_BATCH_MAX = 32 };
+
+struct resp_batch {
+	struct resp_text names[RESP_BATCH_MAX], values[RESP_BATCH_MAX];
+	uint32_t n;
+};
+
 enum { RESP_LISTENERS_MAX = 4, RESP_CONNECTIONS_MAX = 1024 };
 
 struct resp_listener {
@@ -162,10 +175,14 @@ struct fm_resp {
 	uint64_t next_id, n_commands, n_accepted, n_refused, n_hits, n_misses, started_ns;
 	uint64_t accept_said_at;
 	char *scratch; /* refused values go here */
+	struct resp_batch batch;
 };
 
-/* Runs the complete command in connection->parser. */
+/* Runs the complete command in connection->parser; a SET of a short value may wait in the batch. */
 void resp_command_run(struct resp_connection *connection);
+/* Stores and answers what waits in the batch: before anything else of this connection is answered,
+ * and before the bytes that it has received move. */
+void resp_batch_end(struct resp_connection *connection);
 /* Where the next long value of the unfinished command goes: stages a block, or says why not. */
 void resp_command_long(struct resp_connection *connection, struct resp_long *value);
 

@@ -345,6 +345,7 @@ static bool run_commands(struct resp_connection *connection)
 			break;
 		case FM_RESP_LONG:
 			taken = 0;
+			resp_batch_end(connection);
 			may_go_on = begin_long(connection) &&
 				    (connection->is_ending || end_long(connection));
 			if (connection->phase == RESP_COMMANDS && !may_go_on &&
@@ -352,6 +353,7 @@ static bool run_commands(struct resp_connection *connection)
 				connection->is_dead = true;
 			break;
 		case FM_RESP_BROKEN:
+			resp_batch_end(connection);
 			resp_reply_format(connection, "-ERR Protocol error: %s",
 					  connection->parser.error);
 			connection->is_ending = true;
@@ -365,6 +367,7 @@ static bool run_commands(struct resp_connection *connection)
 		connection->used += start;
 		start += taken;
 	}
+	resp_batch_end(connection);
 	connection->used -= start;
 	memmove(connection->in, connection->in + start, connection->used);
 	if (connection->used && !connection->begun_ns)

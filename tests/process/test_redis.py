@@ -177,6 +177,85 @@ def test_a_pipeline_of_ten_thousand(wire):
     sender.join()
 
 
+def command(*arguments):
+    return b"*%d\r\n" % len(arguments) + b"".join(b"$%d\r\n%s\r\n" % (len(a), a) for a in arguments)
+
+
+def test_a_pipeline_of_sets_is_answered_in_order(redis, wire):
+    """SETs behind each other are stored together: what stands between them, and a key that is set twice,
+    still sees what came before and nothing else."""
+    chance = random.Random(5)
+    stored, message, expected = {}, [], []
+    for i in range(3000):
+        name = b"k%d" % chance.randrange(8)
+        kind = chance.choice(("set", "set", "set", "set", "get", "long", "empty", "del", "wrong", "unknown"))
+        value = b"" if kind == "empty" else chance.randbytes(chance.choice((1, 100, 100, 100, 1000)))
+        if kind == "long":
+            value = chance.randbytes(20000)
+        if kind in ("set", "long", "empty"):
+            message.append(command(b"SET", name, value))
+            expected.append("OK")
+            stored[name] = value
+        elif kind == "get":
+            message.append(command(b"GET", name))
+            expected.append(stored.get(name))
+        elif kind == "del":
+            message.append(command(b"DEL", name))
+            expected.append(int(stored.pop(name, None) is not None))
+        elif kind == "wrong":
+            message.append(command(b"SET", name))
+            expected.append(ValueError)
+        else:
+            message.append(command(b"LPUSH", name, value or b"x"))
+            expected.append(ValueError)
+    sender = threading.Thread(target=wire.socket.sendall, args=(b"".join(message),))
+    sender.start()
+    for i, wanted in enumerate(expected):
+        got = wire.reply()
+        assert isinstance(got, ValueError) if wanted is ValueError else got == wanted, i
+    sender.join()
+    for name, value in stored.items():
+        assert wire.ask("GET", name) == value
+    verified = redis.system.control("verify")
+    assert verified["bad"] == 0 and redis.system.control("status")["blocks"]["staging"] == 0, verified
+
+
+@pytest.mark.parametrize("length", (15000, 200))
+def test_a_pipeline_of_sets_is_stored_where_few_may_be_staged_at_a_time(system, length):
+    """All values of a pipeline at once are beyond what a client may have staged; one by one they are not."""
+    path = f"{system.folder}/redis.sock"
+    system.daemon("16M", "--redis", f"unix:{path}", "--client-staging", "32K")
+    with contextlib.closing(Wire(path)) as wire:
+        values = [b"%03d" % i * (length // 3) for i in range(40)]
+        wire.socket.sendall(b"".join(command(b"SET", b"k%d" % i, value) for i, value in enumerate(values)))
+        assert [wire.reply() for _ in values] == ["OK"] * 40
+        assert wire.ask("MGET", *(f"k{i}" for i in range(40))) == values
+        assert "staging of a client" in str(wire.ask("SET", "k", bytes(100000)))
+
+
+def test_a_long_value_that_comes_without_a_pause_does_not_keep_others_waiting(redis, wire):
+    end = threading.Event()
+
+    def send_on(mine):
+        mine.socket.sendall(b"*3\r\n$3\r\nSET\r\n$4\r\nlong\r\n$%d\r\n" % TOP_VALUE)
+        left, piece = TOP_VALUE, bytes(16)
+        while left and not end.is_set():
+            left -= mine.socket.send(piece)
+        if not left:
+            mine.socket.sendall(b"\r\n")
+
+    with contextlib.closing(Wire(redis.path)) as mine:
+        sender = threading.Thread(target=send_on, args=(mine,))
+        sender.start()
+        try:
+            for i in range(50):
+                assert wire.ask("SET", "short", b"%d" % i) == "OK" and wire.ask("GET", "short") == b"%d" % i
+        finally:
+            end.set()
+            sender.join()
+    assert wire.ask("EXISTS", "long") == 0 or wire.ask("STRLEN", "long") == TOP_VALUE
+
+
 def test_protocol_three_and_what_clients_ask_first(wire):
     assert wire.ask("HELLO")[0] == b"server"
     hello = wire.ask("HELLO", "3", "SETNAME", "me")
