@@ -43,6 +43,9 @@ INLINE struct sums partial(size_t dim, const float *q, const float *keys, size_t
 	struct sums sums = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(),
 			    _mm512_setzero_ps()};
 
+	/* Loads stay behind what was summed before: else the compiler begins many sums at once, for
+	 * which there are not registers enough. */
+	__asm__ volatile("" : : : "memory");
 	UNROLL
 	for (size_t i = lane; i < dim; i += FM_LANES) {
 		__m512 query = _mm512_load_ps(q + i * FM_LANES);
@@ -150,8 +153,7 @@ INLINE void add_some(struct prompt *prompt, size_t dim, float *values, const flo
 
 			UNROLL
 			for (size_t i = 0; i < VECTORS; i++)
-				sums[query][i] =
-					_mm512_fmadd_ps(weight, value[i], sums[query][i]);
+				sums[query][i] = _mm512_fmadd_ps(weight, value[i], sums[query][i]);
 		}
 	}
 	UNROLL
@@ -250,11 +252,11 @@ INLINE void take_last_tile(struct prompt *prompt, size_t dim, float scale)
 		score(dim, prompt->q + group * dim * FM_LANES, prompt->keys, scale, scores);
 		UNROLL
 		for (int key = 0; key < FM_ATTENTION_TOKENS; key++)
-			scores[key] = _mm512_mask_mov_ps(
-				_mm512_set1_ps(-INFINITY),
-				_mm512_cmpgt_epi32_mask(prompt->ends[group],
-							_mm512_set1_epi32(key)),
-				scores[key]);
+			scores[key] =
+				_mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY),
+						   _mm512_cmpgt_epi32_mask(prompt->ends[group],
+									   _mm512_set1_epi32(key)),
+						   scores[key]);
 		_mm512_store_ps(rescale, weigh(prompt, group, scores));
 		_mm512_store_si512(ends, prompt->ends[group]);
 		for (size_t lane = 0; lane < FM_LANES; lane++)
