@@ -149,7 +149,7 @@ $(addprefix bench-,$(BENCHES_WITH_PEERS)): peers
 bench-%:
 	@echo 'make bench-$*: there is no such benchmark: choose one of: $(BENCHES)' >&2; exit 2
 $(addprefix bench-,$(BENCHES)): bench-%: deps FORCE
-	@$(MAKE) --no-print-directory -s -j$$(nproc) programs $(addprefix $(BUILD)/tests/bench/,pool_figures index_figures nvme_figures product_figures memory_figures page_figures) >&2
+	@$(MAKE) --no-print-directory -s -j$$(nproc) programs $(addprefix $(BUILD)/tests/bench/,pool_figures index_figures nvme_figures product_figures memory_figures page_figures resp_figures) >&2
 	@path=$$(MODEL='$(MODEL)' CACHE='$(CACHE)' bash tools/fetch-model.sh | tail -n 1) && [ -n "$$path" ] && \
 		STRICT='$(STRICT)' exec python3 -B tests/bench/$*.py --bin $(BUILD)/bin --model "$$path" \
 		$(if $(filter $*,$(BENCHES_WITH_PEERS)),--peers build/peers) $(BENCH_ARGS)
