@@ -262,10 +262,10 @@ bool fm_avx512_attention(const struct fm_attention *attention, const float *q, f
 	segment_work *work = find_work(attention);
 	const size_t last = attention->position + attention->n_tokens - 1;
 
-	/* Where a window cuts a prompt, the generic code has no such path beside it. */
-	if (!work || (attention->n_tokens > 1 && fm_attention_start(attention, last)))
+	if (!work)
 		return false;
-	if (attention->n_tokens > 1 &&
+	/* Where a window cuts, each token begins elsewhere: one after the other. */
+	if (attention->n_tokens > 1 && !fm_attention_start(attention, last) &&
 	    attention->n_tokens * attention->n_heads >= FM_AVX512_PROMPT_QUERIES) {
 		fm_avx512_attention_prompt(attention, q, out);
 		return true;
