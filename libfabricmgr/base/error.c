@@ -68,6 +68,10 @@ int fm_fail(int err, const char *format, ...)
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
+	/* Names from files and peers stand in it, and people read it on terminals. */
+	for (char *at = text; *at; at++)
+		if ((unsigned char)*at < ' ' || *at == 0x7f)
+			*at = '?';
 	snprintf(detail, sizeof(detail), "%s", text);
 	last = err;
 	return err;

@@ -259,6 +259,12 @@ START_TEST(bad_keys_are_refused)
 	build_key_string(&built, "a", "x");
 	refuse_keys(&built, FM_ERR_CORRUPT, "key a stands twice");
 
+	/* What a terminal would obey is not passed on. */
+	build_header(&built, 3, 0, 2);
+	build_key_u32(&built, "\x1b[2Ja\n\x7f", 1);
+	build_key_u32(&built, "\x1b[2Ja\n\x7f", 1);
+	refuse_keys(&built, FM_ERR_CORRUPT, "key ?[2Ja?? stands twice");
+
 	build_header(&built, 3, 0, 1);
 	build_key_bool(&built, "flag", 2);
 	refuse_keys(&built, FM_ERR_CORRUPT, "boolean of value 2");
