@@ -724,17 +724,18 @@ void fm_tiering_forget(struct fm_tiering *t, const struct fm_session *session)
 
 bool fm_tiering_run(struct fm_tiering *t, uint64_t now)
 {
-	bool did_work;
+	bool did_work, has_come;
 
 	if (!t)
 		return false;
 	while (t->queue_head < t->queue_tail && spill(t, &t->queue[t->queue_head % FM_SPILL_QUEUE]))
 		t->queue_head++;
-	fm_nvme_pump(t->nvme, false);
+	has_come = fm_nvme_pump(t->nvme, false);
 	did_work = run_fetches(t, now);
 	if (did_work || t->fetches)
-		fm_nvme_pump(t->nvme, false);
-	return keep_promises(t) || did_work;
+		has_come |= fm_nvme_pump(t->nvme, false);
+	/* What came has taken its event along: whoever sleeps now may sleep for good. */
+	return keep_promises(t) || did_work || has_come;
 }
 
 uint64_t fm_tiering_next(const struct fm_tiering *t, uint64_t now)

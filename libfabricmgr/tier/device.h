@@ -34,8 +34,9 @@ struct fm_device {
 	const char *rung, *reason;
 	/* Never fails: what cannot be begun is done() with an error later, from reap(). */
 	void (*submit)(struct fm_device *device, struct fm_device_op *op);
-	/* Calls done() of what is over; @waits: for at least one, if there is any. */
-	void (*reap)(struct fm_device *device, bool waits);
+	/* Calls done() of what is over; @waits: for at least one, if there is any. Whether one was,
+	 * which its event will not tell again. */
+	bool (*reap)(struct fm_device *device, bool waits);
 	/* Announces memory that operations will name by @buffer; NULL takes it back. */
 	int (*set_buffer)(struct fm_device *device, uint32_t buffer, void *memory, size_t length);
 	void (*close)(struct fm_device *device);

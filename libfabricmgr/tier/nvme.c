@@ -654,8 +654,10 @@ static void settle(struct fm_nvme *nvme)
 		       nvme->device->name);
 }
 
-void fm_nvme_pump(struct fm_nvme *nvme, bool waits)
+bool fm_nvme_pump(struct fm_nvme *nvme, bool waits)
 {
+	bool has_come;
+
 	settle(nvme);
 	while (submit_batch(nvme))
 		;
@@ -668,8 +670,9 @@ void fm_nvme_pump(struct fm_nvme *nvme, bool waits)
 		};
 		nvme->device->submit(nvme->device, &nvme->flush);
 	}
-	nvme->device->reap(nvme->device, waits);
+	has_come = nvme->device->reap(nvme->device, waits);
 	settle(nvme);
+	return has_come;
 }
 
 /* ---- reading ---- */

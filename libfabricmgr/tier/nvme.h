@@ -40,8 +40,9 @@ int fm_nvme_open(const struct fm_nvme_options *options, struct fm_nvme **out);
 void fm_nvme_close(struct fm_nvme *nvme);
 /* Readable when fm_nvme_pump() has something to do; -1 for a test's device. */
 int fm_nvme_event(const struct fm_nvme *nvme);
-/* Submits, reaps and calls back. @waits: for the device, if it has anything. */
-void fm_nvme_pump(struct fm_nvme *nvme, bool waits);
+/* Submits, reaps and calls back. @waits: for the device, if it has anything. True: something came,
+ * and what follows from it has not begun: pump again before waiting for the event. */
+bool fm_nvme_pump(struct fm_nvme *nvme, bool waits);
 
 /* Memory that reads and writes will name by @buffer; NULL takes it back. A failure is counted, and
  * the memory is used unregistered. */

@@ -352,10 +352,11 @@ static bool finish(struct uring *u, struct fm_device_op *op, int result)
 	return false;
 }
 
-static void uring_reap(struct fm_device *device, bool waits)
+static bool uring_reap(struct fm_device *device, bool waits)
 {
 	struct uring *u = (struct uring *)device;
 	struct io_uring_cqe *cqe;
+	bool has_come = false;
 	uint64_t count;
 
 	if (read(u->event, &count, sizeof(count)) < 0 && errno != EAGAIN)
@@ -371,11 +372,13 @@ static void uring_reap(struct fm_device *device, bool waits)
 
 		io_uring_cqe_seen(&u->ring, cqe);
 		u->in_flight--;
+		has_come = true;
 		if (finish(u, op, result))
 			op->done(op, result < 0 ? result : (int64_t)op->moved);
 	}
 	start_waiting(u);
 	io_uring_submit(&u->ring);
+	return has_come;
 }
 
 static int uring_set_buffer(struct fm_device *device, uint32_t buffer, void *memory, size_t length)

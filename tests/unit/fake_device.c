@@ -99,14 +99,18 @@ static void complete(struct fake_device *fake, uint32_t at)
 	at_boundary(fake);
 }
 
-static void fake_reap(struct fm_device *device, bool waits)
+static bool fake_reap(struct fm_device *device, bool waits)
 {
 	struct fake_device *fake = (struct fake_device *)device;
 	uint32_t n = waits ? 1 : 0;
+	bool has_come = false;
 
 	n += (uint32_t)(fake_random(&fake->seed) % 3);
-	while (n-- && fake->queued)
+	while (n-- && fake->queued) {
 		complete(fake, (uint32_t)(fake_random(&fake->seed) % fake->queued));
+		has_come = true;
+	}
+	return has_come;
 }
 
 static int fake_set_buffer(struct fm_device *device, uint32_t buffer, void *memory, size_t length)

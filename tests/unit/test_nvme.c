@@ -647,6 +647,28 @@ START_TEST(without_durability_the_same_holds_for_what_was_told)
 }
 END_TEST
 
+/* An event of the device comes as long as it has something: nothing else may wake who waits. */
+START_TEST(who_waits_when_nothing_came_has_nothing_left_to_do)
+{
+	struct world world;
+
+	world_start(&world, 5, true);
+	world_open(&world, NULL);
+	for (uint32_t i = 0; i < 2000; i++) {
+		for (uint64_t n = fake_random(&world.seed) % 6; n; n--)
+			step(&world);
+		do {
+			while (fm_nvme_pump(world.nvme, false))
+				;
+		} while (world.fake->queued);
+		ck_assert_msg(!fm_log_is_busy(fm_nvme_log(world.nvme)), "asleep in step %u", i);
+		note_removals(&world);
+	}
+	fm_nvme_close(world.nvme);
+	world_end(&world);
+}
+END_TEST
+
 /* One life with a device on which the n-th operation fails; the number of operations it took. */
 static uint64_t live_with_fault(uint64_t n, bool fails_on, bool is_torn)
 {
@@ -873,6 +895,7 @@ static Suite *nvme_suite(void)
 	tcase_set_timeout(tests, 300);
 	tcase_add_test(tests, nothing_durable_is_lost_and_nothing_torn_is_served);
 	tcase_add_test(tests, without_durability_the_same_holds_for_what_was_told);
+	tcase_add_test(tests, who_waits_when_nothing_came_has_nothing_left_to_do);
 	tcase_add_loop_test(tests, each_operation_may_fail, 0, 4);
 	suite_add_tcase(suite, tests);
 	tests = tcase_create("files");
