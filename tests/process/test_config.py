@@ -86,6 +86,12 @@ def test_blanks_comments_and_line_ends_do_not_matter(tmp_path):
     assert found["pool", "size"][0][0] == "16M" and found["pool", "policy"][0][0] == "s3fifo"
 
 
+def test_byte_order_marks_and_blanks_before_the_first_section_do_not_matter(tmp_path):
+    for before in ("\ufeff", "\ufeff\ufeff", " \ufeff\t\ufeff"):
+        done = check(tmp_path / "conf", f"{before}[tenant pool]\n\tmax = 64M\nusers = 0\ngroup = default\n")
+        assert done.returncode == 0 and "[tenant pool]" in done.stdout, done.stderr
+
+
 def test_the_daemon_serves_what_the_file_says(system):
     path = f"{system.folder}/d.conf"
     with open(path, "w", encoding="utf-8") as file:

@@ -98,8 +98,8 @@ static void check_section(struct reader *reader, const char *text)
 
 /*
  * For inih: the next line, without its leading blanks, which inih would take for more of the value
- * before; it cuts what is too long for its buffer, which is refused here. A file's byte order mark
- * goes, too.
+ * before; it cuts what is too long for its buffer, which is refused here. A file's byte order marks
+ * go, too.
  */
 static char *next_line(char *text, int size, void *context)
 {
@@ -116,8 +116,12 @@ static char *next_line(char *text, int size, void *context)
 			      reader->settings->read_from, reader->line, size - 2));
 		return NULL;
 	}
-	blanks = reader->line == 1 && !strncmp(text, "\xEF\xBB\xBF", 3) ? 3 : 0;
-	blanks += strspn(text + blanks, " \t\v\f\r");
+	blanks = strspn(text, " \t\v\f\r");
+	/* inih would skip a second one, and open a section that was not seen here. */
+	while (reader->line == 1 && !strncmp(text + blanks, "\xEF\xBB\xBF", 3)) {
+		blanks += 3;
+		blanks += strspn(text + blanks, " \t\v\f\r");
+	}
 	memmove(text, text + blanks, strlen(text + blanks) + 1);
 	check_section(reader, text);
 	return reader->fault_line ? NULL : text;

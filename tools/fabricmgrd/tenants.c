@@ -275,13 +275,18 @@ int sharing_take(struct settings *settings, const char *section, const char *key
 {
 	bool is_group;
 	const char *name = name_in(section, &is_group);
-	struct sharing_tenant *tenant;
+	struct sharing_group *group = is_group ? find_group(&settings->sharing, name) : NULL;
+	struct sharing_tenant *tenant = is_group ? NULL : find_tenant(&settings->sharing, name);
 	char what[512];
 
+	/* inih read another section out of its line than sharing_open() did. */
+	if (!group && !tenant)
+		return fm_fail(FM_ERR_INVALID,
+			       "%s:%u: %.64s: the line of section [%.64s] is not clear; write it "
+			       "without anything else",
+			       settings->read_from, line, key, section);
 	if (is_group)
-		return take_of_group(settings, find_group(&settings->sharing, name), section, key,
-				     value, line);
-	tenant = find_tenant(&settings->sharing, name);
+		return take_of_group(settings, group, section, key, value, line);
 	snprintf(what, sizeof(what), "%s:%u: %.64s", settings->read_from, line, key);
 	for (uint32_t i = 0; i < N_KEYS; i++) {
 		if (strcmp(keys[i], key))
