@@ -210,9 +210,11 @@ $(BUILD)/tests/vm/%: $(BUILD)/tests/vm/tests/%.o $(call obj,$(call src,tests/vm/
 
 check-vm: KMOD_KERNELS = 6.1 6.12
 check-vm-debug: KMOD_KERNELS = $(if $(DEBUG_KERNEL)$(wildcard $(CACHE)/kernels/debug-own/release),debug)
-check-vm: kmod-plants
+# The pool's own process tests run there, too: they want all programs, and pytest.
+check-vm: VM_WANTS = programs
+check-vm: kmod-plants deps-test
 check-vm check-vm-debug: deps-vm
-	@$(MAKE) --no-print-directory -s -j$$(nproc) vm-programs $(BUILD)/bin/fabricmgrd
+	@$(MAKE) --no-print-directory -s -j$$(nproc) vm-programs $(BUILD)/bin/fabricmgrd $(VM_WANTS)
 	@for kernel in $(KMOD_KERNELS); do $(MAKE) --no-print-directory -s -j$$(nproc) kmod-$$kernel || exit 1; done
 	@CACHE='$(CACHE)' DEBUG_KERNEL='$(DEBUG_KERNEL)' python3 -B tests/vm/check.py $(or $(KMOD_KERNELS),debug) $(addprefix --only ,$(ONLY))
 
