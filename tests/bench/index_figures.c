@@ -7,28 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/index.h"
+#include "timing.h"
 
 #define CHAIN 512u
 
 enum { RUNS = 21, ROUNDS = 400 };
-
-static double own_time(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
-	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
-}
-
-static int compare(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
 
 /* Keys are halves of SHA-256: any spread over all bits does. */
 static struct fm_key key_of(uint64_t n)
@@ -77,8 +62,7 @@ int main(int argc, char **argv)
 		}
 		runs[run] = ROUNDS * CHAIN / (own_time() - begin);
 	}
-	qsort(runs, RUNS, sizeof(*runs), compare);
-	printf("{\"match\": %.6g, \"index_bytes\": %zu}\n", runs[RUNS / 2], bytes);
+	printf("{\"match\": %.6g, \"index_bytes\": %zu}\n", median(runs, RUNS), bytes);
 	free(memory);
 	free(keys);
 	return 0;

@@ -13,17 +13,11 @@
 
 #include <fabricmgr.h>
 
+#include "timing.h"
+
 #define VALUE (2u << 20)
 
 static struct fm_server *server;
-
-static double now(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
-}
 
 static void need(int64_t result, const char *what)
 {

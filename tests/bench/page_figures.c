@@ -15,11 +15,11 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/index.h"
 #include "kernels.h"
+#include "timing.h"
 
 #define CHAIN	   512u
 #define CHUNK	   (4ull << 20)
@@ -38,21 +38,6 @@ struct kind {
 	double match[RUNS_MAX], attention[RUNS_MAX];
 	float sum;
 };
-
-static double own_time(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
-	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
-}
-
-static int compare(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
 
 static uint64_t draw(uint64_t *state)
 {
@@ -256,12 +241,10 @@ static int print(struct kind *kinds, uint32_t n_blocks, size_t index_bytes, int 
 
 		if (!kind->memory)
 			continue;
-		qsort(kind->match, (size_t)runs, sizeof(double), compare);
-		qsort(kind->attention, (size_t)runs, sizeof(double), compare);
 		printf("{\"kind\": \"%s\", \"keys_per_s\": %.4g, \"attention_us\": %.0f, "
 		       "\"kv_mib\": %u, \"index_mib\": %zu}\n",
-		       names[i], kind->match[runs / 2], kind->attention[runs / 2], n_blocks * 2,
-		       index_bytes >> 20);
+		       names[i], median(kind->match, (size_t)runs),
+		       median(kind->attention, (size_t)runs), n_blocks * 2, index_bytes >> 20);
 		if (memcmp(&kinds->sum, &kind->sum, sizeof(kind->sum)))
 			return 1;
 	}

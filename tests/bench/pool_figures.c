@@ -13,9 +13,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <fabricmgr.h>
+
+#include "timing.h"
 
 #define VALUE	  (2u << 20)
 #define CHAIN	  512u
@@ -24,23 +25,6 @@
 static struct fm_server *server;
 static struct fm_pool *pool;
 static const struct fm_digest ns = {{7}};
-
-static double now(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
-}
-
-/* Of this thread: a look-up waits for nobody, so what others take of the core is not its time. */
-static double own_time(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
-	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
-}
 
 static void need(int result, const char *what)
 {
@@ -79,19 +63,6 @@ static pthread_t start(uint64_t bytes, uint32_t entries)
 		exit(1);
 	pool = attach(0);
 	return thread;
-}
-
-static int compare(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
-static double median(double *values, size_t n)
-{
-	qsort(values, n, sizeof(*values), compare);
-	return values[n / 2];
 }
 
 /* Chains of CHAIN small blocks each, in the pool. */

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <fabricmgr.h>
 #include <kernels.h>
@@ -16,15 +15,9 @@
 #include <immintrin.h>
 #endif
 
+#include "timing.h"
+
 enum { ROUNDS = 40, LOOPS = 20000 };
-
-static double own_time(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
-	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
-}
 
 static void *bytes(size_t n)
 {

@@ -15,8 +15,9 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "timing.h"
 
 enum { KEYS = 64, WORKERS_MAX = 16, ARGS_MAX = 4 };
 
@@ -24,14 +25,6 @@ static void fail(const char *what)
 {
 	fprintf(stderr, "resp_figures: %s: %s\n", what, strerror(errno));
 	exit(1);
-}
-
-static double now(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
 static char *new_memory(size_t bytes)

@@ -108,16 +108,8 @@ static void try_export(struct scene *scene)
 static void try_vault(struct scene *scene)
 {
 	struct fabricmgr_region_open open;
-	struct fabricmgr_vault_create vault = {
-		.uid = FABRICMGR_ID_SAME,
-		.gid = FABRICMGR_ID_SAME,
-		.mode = 0600,
-		.name = "vault",
-	};
+	struct fabricmgr_vault_create vault = vault_of_a_page();
 
-	vault.fd = syscall(SYS_memfd_create, "vault", 3U);
-	need(!ftruncate(vault.fd, 4096) && !fchmod(vault.fd, 0600) &&
-	     !fcntl(vault.fd, F_ADD_SEALS, F_SEAL_SHRINK));
 	arm();
 	scene->result = call(scene->fd, VAULT_CREATE, &vault);
 	disarm();

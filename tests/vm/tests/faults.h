@@ -98,6 +98,22 @@ static inline void test_case(struct scene *scene, const struct fault_case *tried
 	check(used(scene->fd) == before, "%s: leaves nothing", tried->what);
 }
 
+/* A memfd of a page that the module takes as a vault; its descriptor is to be closed. */
+static inline struct fabricmgr_vault_create vault_of_a_page(void)
+{
+	struct fabricmgr_vault_create vault = {
+		.uid = FABRICMGR_ID_SAME,
+		.gid = FABRICMGR_ID_SAME,
+		.mode = 0600,
+		.name = "vault",
+	};
+
+	vault.fd = syscall(SYS_memfd_create, "vault", 3U);
+	need(!ftruncate(vault.fd, 4096) && !fchmod(vault.fd, 0600) &&
+	     !fcntl(vault.fd, F_ADD_SEALS, F_SEAL_SHRINK));
+	return vault;
+}
+
 /* Runs @count cases on a region "arena" of four chunks, which a second client has open, too. */
 static inline int run_cases(const struct fault_case *cases, size_t count)
 {

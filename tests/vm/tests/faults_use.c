@@ -234,16 +234,8 @@ static void try_fork(struct scene *scene)
 static void try_vault_fd(struct scene *scene)
 {
 	struct fabricmgr_region_fd argument = {.fd_flags = O_RDONLY | O_CLOEXEC};
-	struct fabricmgr_vault_create vault = {
-		.uid = FABRICMGR_ID_SAME,
-		.gid = FABRICMGR_ID_SAME,
-		.mode = 0600,
-		.name = "vault",
-	};
+	struct fabricmgr_vault_create vault = vault_of_a_page();
 
-	vault.fd = syscall(SYS_memfd_create, "vault", 3U);
-	need(!ftruncate(vault.fd, 4096) && !fchmod(vault.fd, 0600) &&
-	     !fcntl(vault.fd, F_ADD_SEALS, F_SEAL_SHRINK));
 	need(!call(scene->fd, VAULT_CREATE, &vault));
 	close(vault.fd);
 	argument.id = vault.id;
