@@ -83,6 +83,30 @@ static inline uint64_t fuzz_held(int fd, uint32_t uid, bool is_clients)
 	return is_clients ? quota.clients : quota.regions;
 }
 
+/* Whoever has set it so low that nothing can be opened any more cannot raise it either. */
+static inline void fuzz_raise_quota(int fd, uint32_t uid)
+{
+	struct fabricmgr_quota quota = {
+		.uid = uid,
+		.limit_bytes = FABRICMGR_QUOTA_DEFAULT,
+		.limit_regions = FABRICMGR_QUOTA_DEFAULT,
+		.limit_clients = FABRICMGR_QUOTA_DEFAULT,
+	};
+
+	need(!call(fd, QUOTA_SET, &quota));
+}
+
+/* Calls that were done, of all kinds. */
+static inline uint64_t fuzz_done(const struct fuzz_shared *shared)
+{
+	uint64_t done = 0;
+	unsigned int i;
+
+	for (i = 0; i < FUZZ_CALLS; i++)
+		done += __atomic_load_n(&shared->results[i][0], __ATOMIC_RELAXED);
+	return done;
+}
+
 /* Destroys what there is by force; how many regions that were. */
 static inline int fuzz_destroy_all(int fd)
 {

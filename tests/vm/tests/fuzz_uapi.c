@@ -552,14 +552,15 @@ static bool is_covered(void)
 	return true;
 }
 
-/* Until then, and on a machine that is slow until all was done, ten times as long at most. */
-static uint64_t run(int fd, uint64_t seed, uint64_t nanoseconds)
+/* Until then, and on a machine that is slow until all was done, ten times as long at most. Adds to
+ * @idle the turns, of which each has one kill, in which no call of any kind was done. */
+static uint64_t run(int fd, uint64_t seed, uint64_t nanoseconds, uint64_t *idle)
 {
 	uint64_t until_ns = now_ns() + nanoseconds, last_ns = until_ns + 9 * nanoseconds;
-	uint64_t rounds = 0, kills = 0;
+	uint64_t rounds = 0, kills = 0, done;
 	pid_t pids[PROCESSES] = {0};
 	unsigned int i;
-	int status;
+	int status, left;
 
 	fuzz_seed(seed, PROCESSES, 0);
 	while (now_ns() < until_ns || (!is_covered() && now_ns() < last_ns)) {
@@ -574,7 +575,13 @@ static uint64_t run(int fd, uint64_t seed, uint64_t nanoseconds)
 				rounds++;
 			}
 		}
-		poll(NULL, 0, 50 + fuzz_below(500));
+		done = fuzz_done(shared);
+		for (left = 50 + fuzz_below(500); left > 0; left -= 20) {
+			fuzz_raise_quota(fd, 0);
+			fuzz_raise_quota(fd, OTHER);
+			poll(NULL, 0, left < 20 ? left : 20);
+		}
+		*idle += fuzz_done(shared) == done;
 		i = fuzz_below(PROCESSES);
 		kill(pids[i], SIGKILL);
 		need(waitpid(pids[i], &status, 0) == pids[i]);
@@ -608,18 +615,20 @@ static void tell(const struct call *call)
 int main(void)
 {
 	const char *kernel = getenv("FABRICMGR_KERNEL") ?: "";
-	uint64_t seed = fuzz_setting("FUZZ_SEED", 1), kills, total = 0;
+	uint64_t seed = fuzz_setting("FUZZ_SEED", 1), kills, total = 0, idle = 0;
 	uint64_t seconds = fuzz_setting("FUZZ_SECONDS", strcmp(kernel, "debug") ? 10 : 60);
 	unsigned int i, j;
 	int fd;
 
 	start();
 	shared = fuzz_share();
+	need(!chmod(DEVICE, 0666)); /* both users open it */
 	need(fuzz_set_limit("201326592"));
 	fd = device(); /* before anybody lowers its quota */
-	kills = run(fd, seed, seconds * 1000000000);
+	kills = run(fd, seed, seconds * 1000000000, &idle);
 	check(kills > 0 && shared->forks > 0, "seed %lu, %lu s: %lu processes killed, %lu forks",
 	      seed, seconds, kills, shared->forks);
+	check(idle < kills / 2, "%lu turns in which nothing was done", idle);
 	check(shared->ring_calls > 0 && !shared->results[_IOC_NR(FABRICMGR_IOC_STAGE)][ETIME],
 	      "%lu calls by a ring, all of them answered", shared->ring_calls);
 	check(shared->touches > shared->signals && shared->signals,
