@@ -2,7 +2,8 @@
 /*
  * What the architectures have in common: sizes, heads and rotary angles out of the metadata, and
  * the tensors of a decoder with gated feed-forward layers. Called by their files only. Invariant: a
- * key that is there is used or refused; one of another type than it should have is an error.
+ * key that an architecture knows is used or refused; one of another type than it should have is an
+ * error.
  */
 #include <math.h>
 #include <stdio.h>

@@ -211,6 +211,27 @@ static void drop_untaken(void *context, int fd, const char *name)
 	fm_service_drop(name);
 }
 
+struct looking {
+	const char *name;
+	bool is_there;
+};
+
+static void look(void *context, int fd, const char *name)
+{
+	struct looking *looking = context;
+
+	(void)fd;
+	looking->is_there |= !strcmp(name, looking->name);
+}
+
+bool fm_service_has(const char *name)
+{
+	struct looking looking = {.name = name};
+
+	for_each(look, &looking);
+	return looking.is_there;
+}
+
 void fm_service_drop_rest(const char *prefix)
 {
 	for_each(drop_untaken, (void *)prefix);

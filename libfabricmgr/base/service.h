@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Descriptors that the service manager (systemd, or fabricmgr-holder where there is none) keeps for
- * the next start. Drivers call it; those that were given are taken by one thread at a time.
- * Invariant: a descriptor that was given is either taken by its name or closed.
+ * the next start, and how much memory this process was left by whatever keeper. Drivers call it;
+ * those that were given are taken by one thread at a time. Invariant: a descriptor that was given
+ * is either taken by its name or closed.
  */
 #ifndef FM_BASE_SERVICE_H
 #define FM_BASE_SERVICE_H
@@ -27,6 +28,8 @@ int fm_service_drop(const char *name);
  * name begins with @prefix; the others stay as they are. How many. A second call does not find
  * them again. */
 uint32_t fm_service_given(const char *prefix, struct fm_service_fd *given, uint32_t max);
+/* Whether one of that name was given, taken or not. */
+bool fm_service_has(const char *name);
 /* Ends the keeping of those of that prefix that nobody took. */
 void fm_service_drop_rest(const char *prefix);
 /* Memory in all that was given: it is taken, and will be taken over or given back. */

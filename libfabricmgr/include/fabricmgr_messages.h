@@ -60,6 +60,7 @@
 #define FM1505 "FM1505 " /* the index is rebuilt */
 #define FM1506 "FM1506 " /* blocks were dropped */
 #define FM1507 "FM1507 " /* the kernel module keeps the pool of a daemon that ends */
+#define FM1508 "FM1508 " /* the kernel module is there and does not keep the pool */
 
 /* fabricmgr-holder */
 #define FM1601 "FM1601 " /* the daemon is started */

@@ -246,23 +246,44 @@ int fm_module_drop(int device, const char *name)
 	struct fabricmgr_region_open region = {.flags = FABRICMGR_OPEN_WRITE};
 	int err = named(name, region.name);
 
-	if (!err && (CALL(device, REGION_OPEN, &region) || destroy(device, region.id)))
+	if (err)
+		return err;
+	if (CALL(device, REGION_OPEN, &region))
+		return fm_fail(error_of(errno), DEVICE " does not drop %s: %s", name,
+			       strerror(errno));
+	if (destroy(device, region.id)) {
 		err = fm_fail(error_of(errno), DEVICE " does not drop %s: %s", name,
 			      strerror(errno));
+		region_close(device, region.id);
+	}
 	return err;
 }
 
-void fm_module_drop_all(int device, const char *prefix, bool is_lock_left)
+bool fm_module_has(int device, const char *prefix)
 {
 	struct fabricmgr_region_info info = {0};
 
 	while (next_of(device, prefix, &info))
 		if (!is_lock(info.name))
-			destroy(device, info.id);
+			return true;
+	return false;
+}
+
+int fm_module_drop_all(int device, const char *prefix, bool is_lock_left)
+{
+	struct fabricmgr_region_info info = {0};
+	int err = 0;
+
+	while (next_of(device, prefix, &info))
+		if (!is_lock(info.name) && destroy(device, info.id))
+			err = fm_fail(error_of(errno), DEVICE " does not drop %s: %s", info.name,
+				      strerror(errno));
 	info.id = 0;
-	/* The last: until then nobody else takes what is there. */
-	while (!is_lock_left && next_of(device, prefix, &info))
+	/* The last, when all is gone: until then nobody else takes what is there, and by it alone
+	 * fm_module_forget() finds the rest. */
+	while (!err && !is_lock_left && next_of(device, prefix, &info))
 		destroy(device, info.id);
+	return err;
 }
 
 int fm_module_forget(int device, const char *prefix)
@@ -282,12 +303,10 @@ int fm_module_forget(int device, const char *prefix)
 		other = fm_module_open();
 		if (other < 0)
 			return other;
-		if (fm_module_lock(other, own)) {
+		if (fm_module_lock(other, own) || fm_module_drop_all(other, own, false))
 			err = fm_error_last();
-		} else {
-			fm_module_drop_all(other, own, false);
+		else
 			n++;
-		}
 		close(other);
 	}
 	return err ? err : n;

@@ -24,10 +24,13 @@ int fm_module_keep(int device, const char *name, int fd);
 int fm_module_drop(int device, const char *name);
 /* New descriptors, for writing, of at most @max files of that prefix; how many. */
 uint32_t fm_module_given(int device, const char *prefix, struct fm_service_fd *given, uint32_t max);
-/* Drops all of @prefix, the lock too, or the lock stays. */
-void fm_module_drop_all(int device, const char *prefix, bool is_lock_left);
+/* Whether there is any file of that prefix, of this user. */
+bool fm_module_has(int device, const char *prefix);
+/* Drops all of @prefix, the lock too, or the lock stays. FM_ERR_EXISTS: some are in use, and stay
+ * with the lock. */
+int fm_module_drop_all(int device, const char *prefix, bool is_lock_left);
 /* Drops what this user's processes that ended have left under @prefix, whatever follows it. How
- * many files; FM_ERR_EXISTS: some are in use, and stay. */
+ * many locks had files; FM_ERR_EXISTS: some are in use, and stay. */
 int fm_module_forget(int device, const char *prefix);
 
 #endif

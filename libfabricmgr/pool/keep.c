@@ -46,16 +46,15 @@ void fm_keep_name(const struct fm_keep *keep, char name[FM_SERVICE_NAME], const 
 }
 
 /* A group's name as it is, where a keeper takes it for part of a name. */
-static void set_group(struct fm_keep *keep, const char *group, const char *before)
+static void prefix_of(const struct fm_keep *keep, const char *before, char out[FM_KEEP_PREFIX])
 {
 	static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 				    "0123456789_-";
 
-	snprintf(keep->group, sizeof(keep->group), "%s", group);
 	if (strspn(keep->group, plain) == strlen(keep->group))
-		snprintf(keep->prefix, sizeof(keep->prefix), "%.12s%s.", before, keep->group);
+		snprintf(out, FM_KEEP_PREFIX, "%.12s%s.", before, keep->group);
 	else
-		snprintf(keep->prefix, sizeof(keep->prefix), "%.12s~%08x.", before,
+		snprintf(out, FM_KEEP_PREFIX, "%.12s~%08x.", before,
 			 fm_crc32c(keep->group, strlen(keep->group)));
 }
 
@@ -87,33 +86,86 @@ static int check_keeper(const struct fm_server_options *options)
 		       options->keeper);
 }
 
+/* Whether the service manager gave a pool; sets its names. */
+static bool has_managers_pool(struct fm_keep *keep)
+{
+	char name[FM_SERVICE_NAME];
+
+	prefix_of(keep, "fm.", keep->prefix);
+	fm_keep_name(keep, name, "state", 0);
+	return fm_service_has(name);
+}
+
+/* Opens the kernel module, and takes its lock if @locks; -1 without an error: by_reason says why.
+ */
+static int open_module(struct fm_keep *keep, const struct fm_server_options *options, bool locks)
+{
+	char before[16];
+	int err;
+
+	snprintf(keep->group, sizeof(keep->group), "%s",
+		 options->group ? options->group : FM_TENANT_DEFAULT);
+	keep->module = -1;
+	keep->is_managers = has_managers_pool(keep);
+	if (is_asked_for(options, "manager"))
+		return 0;
+	keep->module = fm_module_open();
+	err = keep->module < 0 ? keep->module : 0;
+	if (!err && keep->is_managers && !is_asked_for(options, "module"))
+		err = fm_fail(FM_ERR_EXISTS, "the service manager has the pool of before, and goes "
+					     "on with it until it is stopped");
+	instance_prefix(options, before);
+	if (!err)
+		prefix_of(keep, before, keep->prefix);
+	if (!err && locks)
+		err = fm_module_lock(keep->module, keep->prefix);
+	if (!err)
+		return 0;
+	if (keep->module >= 0)
+		close(keep->module);
+	keep->module = -1;
+	if (is_asked_for(options, "module"))
+		return err;
+	/* Where there is no module at all, nobody misses it. */
+	if (err != FM_ERR_NOT_FOUND)
+		snprintf(keep->by_reason, sizeof(keep->by_reason), "%s", fm_error_detail());
+	prefix_of(keep, "fm.", keep->prefix);
+	return 0;
+}
+
+bool fm_keep_is_elsewhere(const struct fm_keep *keep, const struct fm_server_options *options)
+{
+	char before[16], prefix[FM_KEEP_PREFIX];
+	bool is_modules;
+	int device;
+
+	if (keep->module >= 0)
+		return keep->is_managers &&
+		       fm_fail(FM_ERR_INVALID, "it lies with the service manager, and the kernel "
+					       "module is asked for: that one is let go");
+	device = is_asked_for(options, "manager") ? fm_module_open() : -1;
+	if (device < 0)
+		return false;
+	instance_prefix(options, before);
+	prefix_of(keep, before, prefix);
+	is_modules = fm_module_has(device, prefix);
+	close(device);
+	return is_modules &&
+	       fm_fail(FM_ERR_INVALID, "it lies in the kernel module, and the service manager is "
+				       "asked for: fabricmgrd --forget gives its memory back");
+}
+
 /* The kernel module, if it takes us, or else whoever started this program. */
 static int choose_keeper(struct fm_keep *keep, const struct fm_server_options *options)
 {
-	const char *group = options->group ? options->group : FM_TENANT_DEFAULT;
 	int err = check_keeper(options);
-	char before[16];
 
-	if (err)
-		return err;
-	if (!is_asked_for(options, "manager")) {
-		instance_prefix(options, before);
-		set_group(keep, group, before);
-		keep->module = fm_module_open();
-		err = keep->module < 0 ? keep->module : fm_module_lock(keep->module, keep->prefix);
-		if (!err)
-			return 0;
-		if (keep->module >= 0)
-			close(keep->module);
-		keep->module = -1;
-		if (is_asked_for(options, "module"))
-			return err;
-		/* Where there is no module at all, nobody misses it. */
-		if (err != FM_ERR_NOT_FOUND)
-			snprintf(keep->by_reason, sizeof(keep->by_reason), "%s", fm_error_detail());
-	}
-	set_group(keep, group, "fm.");
-	return 0;
+	if (!err)
+		err = open_module(keep, options, true);
+	if (!err && *keep->by_reason)
+		fm_log(FM_LOG_WARNING, FM1508 "the kernel module does not keep the pool: %s",
+		       keep->by_reason);
+	return err;
 }
 
 static bool has_keeper(const struct fm_keep *keep)
@@ -173,15 +225,19 @@ bool fm_keep_is_complete(const struct fm_keep *keep)
 	return keep && keep->state && has_keeper(keep) && !keep->state->is_incomplete;
 }
 
+/* The module takes from those alone who may write, hence no client's own memory: that is not known
+ * again after a restart. */
+static bool takes(const struct fm_keep *keep, const char *kind)
+{
+	return keep && !keep->is_given_up && has_keeper(keep) &&
+	       (keep->module < 0 || strcmp(kind, "adopt"));
+}
+
 void fm_keep_fd(struct fm_keep *keep, const char *kind, uint32_t number, int fd)
 {
 	char name[FM_SERVICE_NAME];
 
-	if (!keep || keep->is_given_up || !has_keeper(keep))
-		return;
-	/* The module takes from those alone who may write: it is not known again after a restart.
-	 */
-	if (keep->module >= 0 && !strcmp(kind, "adopt"))
+	if (!takes(keep, kind))
 		return;
 	fm_keep_name(keep, name, kind, number);
 	if (keeper_keep(keep, name, fd))
@@ -191,26 +247,21 @@ void fm_keep_fd(struct fm_keep *keep, const char *kind, uint32_t number, int fd)
 /* ---- life ---- */
 
 /* What the module holds of earlier processes counts as ours to fill, from now on. */
-static void count_module(const struct fm_server_options *options)
+static void count_module(const struct fm_keep *keep, const struct fm_server_options *options)
 {
 	static struct fm_service_fd given[FM_GIVEN_MAX];
 	static bool is_counted;
 	char before[16];
-	int device;
 	uint32_t n;
 
-	if (is_counted || is_asked_for(options, "manager"))
+	if (is_counted || keep->module < 0)
 		return;
 	is_counted = true;
-	device = fm_module_open();
-	if (device < 0)
-		return;
 	instance_prefix(options, before);
-	n = fm_module_given(device, before, given, FM_GIVEN_MAX);
+	n = fm_module_given(keep->module, before, given, FM_GIVEN_MAX);
 	fm_service_count(given, n);
 	while (n)
 		close(given[--n].fd);
-	close(device);
 }
 
 int fm_keep_open(struct fm_server *server, const struct fm_server_options *options)
@@ -231,7 +282,7 @@ int fm_keep_open(struct fm_server *server, const struct fm_server_options *optio
 	if (err)
 		return err;
 	say_who_keeps(keep);
-	count_module(options);
+	count_module(keep, options);
 	fm_keep_find(server, options);
 	return 0;
 }
@@ -368,7 +419,7 @@ void fm_keep_drop(struct fm_keep *keep, const char *kind, uint32_t number)
 	char name[FM_SERVICE_NAME];
 	int err;
 
-	if (!keep || keep->is_given_up || !has_keeper(keep))
+	if (!takes(keep, kind))
 		return;
 	fm_keep_name(keep, name, kind, number);
 	err = fm_keeper_drop(keep, name);
@@ -441,14 +492,14 @@ void fm_kept_probe(struct fm_keep *keep, uint64_t now)
 
 void fm_keep_all_are_there(const struct fm_keep *keep)
 {
-	static _Atomic bool is_done;
+	static _Atomic bool is_done, is_forgotten;
 
 	/* Relaxed: one of the threads that come does it. */
-	if (!keep || atomic_exchange_explicit(&is_done, true, memory_order_relaxed))
-		return;
-	fm_service_drop_rest("fm.");
+	if (keep && !atomic_exchange_explicit(&is_done, true, memory_order_relaxed))
+		fm_service_drop_rest("fm.");
 	/* In the module, what groups of before have left: their locks are free. */
-	if (keep->module >= 0) {
+	if (keep && keep->module >= 0 &&
+	    !atomic_exchange_explicit(&is_forgotten, true, memory_order_relaxed)) {
 		char before[16];
 
 		snprintf(before, sizeof(before), "%.12s", keep->prefix);
@@ -468,10 +519,8 @@ int fm_keep_check(const struct fm_server_options *options, struct fm_server_need
 	keep = calloc(1, sizeof(*keep));
 	if (!keep)
 		return fm_fail(FM_ERR_NO_MEMORY, "no memory for what outlives the daemon");
-	count_module(options);
-	keep->module = is_asked_for(options, "manager") ? -1 : fm_module_open();
-	if (keep->module < 0 && is_asked_for(options, "module"))
-		err = keep->module;
+	err = open_module(keep, options, false);
+	count_module(keep, options);
 	say_who_keeps(keep);
 	memcpy(needs->kept_by, keep->by, sizeof(needs->kept_by));
 	memcpy(needs->kept_reason, keep->by_reason, sizeof(needs->kept_reason));

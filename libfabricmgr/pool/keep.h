@@ -66,10 +66,13 @@ struct fm_kept {
 
 #define FM_GIVEN_MAX (FM_RECORDS_MAX + FM_ARENAS_MAX + FM_ADOPTED_MAX + 4)
 
+#define FM_KEEP_PREFIX 46
+
 struct fm_keep {
 	struct fm_server *server;
 	struct fm_state *state; /* NULL: not handed over, or not yet */
-	char prefix[46];	/* of the names of its descriptors */
+	char prefix[FM_KEEP_PREFIX]; /* of the names of its descriptors */
+	bool is_managers;	     /* the service manager has given a pool */
 	int module; /* the open device, where the kernel module is the keeper, with the lock of
 		     * @prefix; -1: the service manager is, or nobody */
 	char group[32];
@@ -121,6 +124,8 @@ int fm_keep_check(const struct fm_server_options *options, struct fm_server_need
 /* Forgets the clients of before, as if none had been kept. */
 void fm_kept_free(struct fm_keep *keep);
 void fm_keep_find(struct fm_server *server, const struct fm_server_options *options);
+/* Whether another keeper than ours has the pool of before; then fm_error_detail() says which. */
+bool fm_keep_is_elsewhere(const struct fm_keep *keep, const struct fm_server_options *options);
 uint32_t fm_state_checksum(const struct fm_state *state);
 uint32_t fm_state_arena_checksum(const struct fm_state_arena *arena);
 uint32_t fm_state_client_checksum(const struct fm_state_client *client);

@@ -51,9 +51,13 @@ static void start_cold(struct fm_server *server)
 	       keep->cold_reason);
 	fm_kept_free(keep);
 	fm_service_give_back(keep->given, keep->n_given);
+	/* What could not be opened stands in the way of a new one's names. */
+	if (keep->module >= 0)
+		fm_module_drop_all(keep->module, keep->prefix, true);
 	/* By their names, the ones that were taken among them. */
 	for (uint32_t i = 0; i < keep->n_given; i++) {
-		fm_keeper_drop(keep, keep->given[i].name);
+		if (keep->module < 0)
+			fm_service_drop(keep->given[i].name);
 		if (keep->given[i].fd >= 0)
 			close(keep->given[i].fd);
 	}
@@ -112,6 +116,13 @@ static int check_state(struct fm_server *server, const struct fm_server_options 
 	return 0;
 }
 
+/* What to do where something that a whole pool has is not among what was given. */
+static const char *remedy(const struct fm_keep *keep)
+{
+	return keep->module >= 0 ? "let the daemon open more files (LimitNOFILE=)"
+				 : "give its unit a larger FileDescriptorStoreMax=";
+}
+
 static int check_memory_of(struct fm_keep *keep, const char *kind, uint32_t number, uint64_t bytes)
 {
 	const int *fd = find_given(keep, kind, number);
@@ -119,9 +130,7 @@ static int check_memory_of(struct fm_keep *keep, const char *kind, uint32_t numb
 
 	fm_keep_name(keep, name, kind, number);
 	if (!fd)
-		return fm_fail(
-			FM_ERR_NOT_FOUND,
-			"%s was not kept: give its unit a larger FileDescriptorStoreMax=", name);
+		return fm_fail(FM_ERR_NOT_FOUND, "%s was not kept: %s", name, remedy(keep));
 	if (!fm_region_is_ours(*fd, bytes))
 		return fm_fail(FM_ERR_CORRUPT, "%s is no file of %llu bytes of ours", name,
 			       (unsigned long long)bytes);
@@ -151,8 +160,7 @@ static int map_state(struct fm_keep *keep)
 {
 	const int *fd = find_given(keep, "state", 0);
 	int err = fd ? check_version(*fd)
-		     : fm_fail(FM_ERR_NOT_FOUND, "its state was not kept: give its unit a larger "
-						 "FileDescriptorStoreMax=");
+		     : fm_fail(FM_ERR_NOT_FOUND, "its state was not kept: %s", remedy(keep));
 
 	if (!err && !fm_region_is_ours(*fd, sizeof(*keep->state)))
 		err = fm_fail(FM_ERR_CORRUPT, "its state has another length");
@@ -167,12 +175,15 @@ void fm_keep_find(struct fm_server *server, const struct fm_server_options *opti
 	struct fm_keep *keep = server->keep;
 	int err;
 
-	keep->n_given = keep->module >= 0 ? fm_module_given(keep->module, keep->prefix, keep->given,
-							    FM_GIVEN_MAX)
-					  : fm_service_given(keep->prefix, keep->given,
-							     FM_GIVEN_MAX);
-	if (!keep->n_given)
+	keep->n_given =
+		keep->module >= 0
+			? fm_module_given(keep->module, keep->prefix, keep->given, FM_GIVEN_MAX)
+			: fm_service_given(keep->prefix, keep->given, FM_GIVEN_MAX);
+	if (!keep->n_given) {
+		if (fm_keep_is_elsewhere(keep, options))
+			start_cold(server);
 		return;
+	}
 	err = map_state(keep);
 	if (!err)
 		err = check_state(server, options);
@@ -299,9 +310,8 @@ static int take_client(struct fm_keep *keep, uint32_t record)
 	fd = take_given(keep, "lease", client->id);
 	if (fd < 0)
 		return fm_fail(FM_ERR_NOT_FOUND,
-			       "the leases of client %u (%.47s, pid %u) were not kept: give its "
-			       "unit a larger FileDescriptorStoreMax=",
-			       client->id, client->name, client->pid);
+			       "the leases of client %u (%.47s, pid %u) were not kept: %s",
+			       client->id, client->name, client->pid, remedy(keep));
 	kept = calloc(1, sizeof(*kept));
 	read_only = kept ? fm_region_reopen_read_only(fd) : -1;
 	if (read_only >= 0) {

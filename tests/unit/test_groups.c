@@ -23,6 +23,7 @@
 #include "core/lease.h"
 #include "pool/client.h"
 #include "pool_rig.h"
+#include "unbacked_chunks.h"
 
 enum { CHUNKS = 4, ENTRIES = 256, MEMBERS = 4, LEASES = 16, READERS = 2 };
 
@@ -38,17 +39,6 @@ struct rig {
 	void *index;
 };
 
-static int populate(void *context, uint32_t region, uint32_t chunk)
-{
-	(void)context, (void)region, (void)chunk;
-	return 0;
-}
-
-static void punch(void *context, uint32_t region, uint32_t chunk)
-{
-	(void)context, (void)region, (void)chunk;
-}
-
 static void *share(size_t bytes)
 {
 	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -59,13 +49,12 @@ static void *share(size_t bytes)
 
 static struct rig *rig_create(const struct fm_policy_ops *policy)
 {
-	static const struct fm_chunk_ops ops = {populate, punch};
 	struct rig *rig = share(sizeof(*rig));
 
 	rig->index = share(fm_index_bytes(ENTRIES));
 	fm_index_format(rig->index, ENTRIES, 1, 42);
 	ck_assert_int_eq(fm_store_create(&rig->store, rig->index, fm_index_bytes(ENTRIES),
-					 rig->headers, CHUNKS, policy, &ops, rig),
+					 rig->headers, CHUNKS, policy, &unbacked_chunks, rig),
 			 0);
 	rig->owner = (struct fm_owner){.id = 1, .region = 1};
 	fm_store_owner_add(&rig->store, &rig->owner);

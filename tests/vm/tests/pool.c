@@ -232,10 +232,18 @@ static int as_stranger(void *context)
 static void test_others(void)
 {
 	struct fabricmgr_region_info info = {.flags = FABRICMGR_NEXT};
-	pid_t daemon = daemon_start("32M", "module", NULL, NULL);
+	pid_t daemon = daemon_start("32M", "manager", NULL, NULL);
 	struct fm_pool *pool;
 	int fd = device(), status;
 
+	need(daemon > 0);
+	pool = attach();
+	check(strstr(info_of(pool).cold_reason, "in the kernel module"),
+	      "who starts it with another keeper hears what he leaves: %s",
+	      info_of(pool).cold_reason);
+	fm_pool_detach(pool);
+	need(!daemon_stop(daemon));
+	daemon = daemon_start("32M", "module", NULL, NULL);
 	need(daemon > 0);
 	pool = attach();
 	check(found(pool, 0, 40) == 40, "stopped and started, it has its blocks");
@@ -245,6 +253,8 @@ static void test_others(void)
 	close(fd);
 	status = in_child(1000, 1000, as_stranger, info.name);
 	check(!status, "another user neither sees nor opens it (%d)", status);
+	/* Nothing but the module's own lock tells it. */
+	need(!unlink(SOCKET) && !unlink(SOCKET ".lock"));
 	check(!daemon_start("32M", "module", NULL, NULL), "a second one under its name is refused");
 	check(in_child(0, 0, forget, NULL) == 1, "and so is it to forget it while it runs");
 	check(found(pool, 0, 40) == 40 && put(pool, 40), "it was not disturbed");
